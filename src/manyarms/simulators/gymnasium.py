@@ -1,0 +1,185 @@
+"""Any Gymnasium environment as a simulator: ``gym/CartPole-v1``, or a factory that returns an environment.
+
+Imported by workers in other interpreters: standard library, numpy and gymnasium only, Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Dict, Optional, Sequence
+
+import numpy as np
+
+from .base import Field, Simulator, Spec, SpecError, StepResult, Task, put
+
+#: The camera that stands for ``env.render()``.
+RENDER = "render"
+
+_SUCCESS_KEYS = ("success", "is_success")
+
+
+class GymnasiumSimulator(Simulator):
+    """One `gymnasium.Env`. Every option that is not named here goes to ``gymnasium.make``."""
+
+    def __init__(
+        self,
+        task: str = "",
+        env: Any = None,
+        wrappers: Sequence[Any] = (),
+        cameras: Sequence[str] = (),
+        imports: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        for name in imports:
+            importlib.import_module(name)
+        unknown = [camera for camera in cameras if camera != RENDER]
+        if unknown:
+            raise SpecError("a Gymnasium environment has one camera, %r; got %s" % (RENDER, ", ".join(unknown)))
+        if cameras:
+            options.setdefault("render_mode", "rgb_array")
+        if env is None:
+            env = make_env(task, options)
+        for wrapper in wrappers:
+            env = wrap(env, wrapper)
+        self.env = env
+        self._observation: Any = None
+        self._info: Dict[str, Any] = {}
+        self._options: Optional[Dict[str, Any]] = None
+        self.spec = self._describe(task, bool(cameras))
+        self._state_names = [name for name in self.spec.observations if name != RENDER]
+        self._bare = self._state_names == [""]
+
+    def _describe(self, task: str, with_render: bool) -> Spec:
+        observations = space_fields(self.env.observation_space, "observation")
+        if with_render:
+            if "" in observations:
+                observations = {"observation": observations[""]}
+            self.env.reset()
+            frame = np.asarray(self.env.render())
+            observations[RENDER] = Field(frame.shape, frame.dtype.str, 0, 255, camera=RENDER)
+        registered = getattr(self.env, "spec", None)
+        rate = (getattr(self.env, "metadata", None) or {}).get("render_fps")
+        return Spec(
+            observations=observations,
+            actions=space_fields(self.env.action_space, "action"),
+            control_rate=float(rate) if rate else None,
+            horizon=getattr(registered, "max_episode_steps", None),
+            tasks=(Task(task),) if task else (),
+        )
+
+    def set_options(self, options: Dict[str, Any]) -> None:
+        self._options = options
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        if init_state is not None:
+            raise SpecError("a Gymnasium environment takes no initial state: give a seed or reset options")
+        self._observation, self._info = self.env.reset(seed=seed, options=self._options)
+        self._options = None
+
+    def step(self, action: Any) -> StepResult:
+        self._observation, reward, terminated, truncated, info = self.env.step(action)
+        self._info = info
+        success = False
+        if info:
+            for key in _SUCCESS_KEYS:
+                if key in info:
+                    success = bool(np.all(info[key]))
+                    break
+        return StepResult(reward, success, terminated, truncated)
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        observation = self._observation
+        if self._bare:
+            put(out, "", observation)
+        elif isinstance(observation, dict):
+            for name in self._state_names:
+                value: Any = observation
+                for key in name.split("/"):
+                    value = value[key]
+                put(out, name, value)
+        else:
+            put(out, "observation", observation)
+        if cameras:
+            put(out, RENDER, self.env.render())
+
+    def info(self) -> Dict[str, Any]:
+        return self._info
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the environment, or of the wrapper that has it; return an attribute as it is."""
+        value = self.env.get_wrapper_attr(name)
+        return value(*args, **kwargs) if callable(value) else value
+
+    def set_attr(self, name: str, value: Any) -> None:
+        self.env.set_wrapper_attr(name, value)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class UnknownTask(LookupError):
+    """No such environment; `known` are the names to choose from."""
+
+    def __init__(self, task: str, known: Sequence[str], why: str = "") -> None:
+        super().__init__(why or "no task named %r" % task)
+        self.task = task
+        self.known = sorted(known)
+
+
+def make_env(task: str, options: Dict[str, Any]) -> Any:
+    """Make a registered environment; an unknown name says what there is."""
+    import gymnasium
+
+    try:
+        return gymnasium.make(task, **options)
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and ":" not in task:
+            raise
+        raise UnknownTask(task, list(gymnasium.registry), str(error)) from error
+
+
+def wrap(env: Any, wrapper: Any) -> Any:
+    """Apply a wrapper: an import string, a pair of import string and keyword arguments, or a callable."""
+    arguments: Dict[str, Any] = {}
+    if isinstance(wrapper, (list, tuple)):
+        wrapper, arguments = wrapper
+    if isinstance(wrapper, str):
+        from .registry import import_object
+
+        wrapper = import_object(wrapper)
+    return wrapper(env, **arguments)
+
+
+def space_fields(space: Any, role: str, prefix: str = "") -> Dict[str, Field]:
+    """Describe a Gymnasium space as flat fields."""
+    kind = type(space).__name__
+    if hasattr(space, "spaces") and isinstance(space.spaces, dict):
+        fields: Dict[str, Field] = {}
+        for key, part in space.spaces.items():
+            if not isinstance(key, str) or not key or "/" in key:
+                raise SpecError("%s space: key %r must be a non-empty string without '/'" % (role, key))
+            fields.update(space_fields(part, role, prefix + "/" + key if prefix else key))
+        return fields
+    if hasattr(space, "nvec"):
+        start = np.broadcast_to(getattr(space, "start", 0), space.nvec.shape)
+        field = Field(space.shape, space.dtype, start, start + space.nvec - 1, "multi_discrete")
+    elif kind == "MultiBinary":
+        field = Field(space.shape, space.dtype, 0, 1, "multi_binary")
+    elif kind == "Discrete":
+        start = int(getattr(space, "start", 0))
+        field = Field((), space.dtype, start, start + int(space.n) - 1, "discrete")
+    elif hasattr(space, "low") and hasattr(space, "high"):
+        field = Field(space.shape, space.dtype, space.low, space.high)
+    else:
+        raise SpecError(
+            "%s space %s%s is not supported: Box, Discrete, MultiDiscrete, MultiBinary and Dict are "
+            "(wrap the environment with gymnasium.wrappers.FlattenObservation or one of your own)"
+            % (role, kind, " of %r" % prefix if prefix else "")
+        )
+    return {prefix: field}
+
+
+__all__ = ["RENDER", "GymnasiumSimulator", "UnknownTask", "space_fields"]

@@ -1,0 +1,7 @@
+"""The near side: a vector environment over workers in shared memory."""
+
+from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
+from manyarms.vector.config import SimulatorConfig, VectorConfig
+from manyarms.vector.env import VectorEnv, make_vec
+
+__all__ = ["Chunk", "ChunkTiming", "EpisodeId", "SimulatorConfig", "VectorConfig", "VectorEnv", "make_vec"]

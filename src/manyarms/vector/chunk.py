@@ -1,0 +1,77 @@
+"""What comes back from rows: a chunk of steps each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class EpisodeId(NamedTuple):
+    """What an episode is: all of its randomness follows from this."""
+
+    task: str | None = None
+    seed: int | None = None
+    init_state: Any = None
+    """An index into the task's fixed initial states, or a saved state."""
+    index: int = 0
+    """Tells repetitions of the same start apart."""
+
+
+@dataclass(frozen=True)
+class ChunkTiming:
+    """Where one call's time went, in seconds; the worker's part is that of the slowest, which everyone waited for."""
+
+    build: float
+    """Main side: from the last result to this call, where actions are made."""
+    env_call: float
+    """Main side: inside the call."""
+    exec: float
+    """Slowest worker: from doorbell to bell."""
+    sim: float
+    obs: float
+    vid: float
+    toggle: float
+    cpu: float
+    """Processor time the slowest worker spent."""
+    row: int
+    """The row that was slowest."""
+
+    @property
+    def other(self) -> float:
+        """What the worker did besides simulating, observing, filming and toggling cameras."""
+        return max(0.0, self.exec - self.sim - self.obs - self.vid - self.toggle)
+
+    @property
+    def ipc(self) -> float:
+        """What the hand-over cost: the call less the work."""
+        return max(0.0, self.env_call - self.exec)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The result of up to K actions in each of R rows. A row stops at its first end."""
+
+    rows: np.ndarray  # [R]
+    observations: Any
+    """After the last action: arrays [R, …] in the structure of the observation space."""
+    rewards: np.ndarray  # [R, K], 0 after the end
+    num_steps: np.ndarray  # [R]
+    terminated: np.ndarray  # [R]
+    truncated: np.ndarray  # [R]
+    aborted: np.ndarray  # [R]
+    success: np.ndarray  # [R], in any step of the chunk
+    infos: dict[str, Any]
+    """Of the last step, as Gymnasium batches them."""
+    frames: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """With `render_every`: for each camera field, one array [F, H, W, C] a row, of the steps inside the chunk."""
+    timing: ChunkTiming | None = None
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Rows whose episode is over, however it ended."""
+        return self.terminated | self.truncated | self.aborted
+
+    def __len__(self) -> int:
+        return len(self.rows)

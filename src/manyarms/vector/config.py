@@ -1,0 +1,174 @@
+"""What can be chosen about a vector environment, checked once at the door."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from manyarms.errors import ConfigError
+from manyarms.simulators.registry import is_import_string
+from manyarms.workers.wire import MAX_ROWS_PER_WORKER
+
+_MODES = {mode.value.lower(): mode for mode in AutoresetMode}
+
+
+@dataclass(frozen=True)
+class SimulatorConfig:
+    """Which simulator a row runs, and where."""
+
+    id: str
+    """``<simulator>/<task>``, ``package.module:factory`` or ``path/to/file.py:factory``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords for the simulator; plain values and arrays."""
+    python: str | None = None
+    """The interpreter the worker runs in: a path, a command, or the directory of a virtual environment; default: this one."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables set before the worker starts."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise ConfigError(f"a simulator is named by a string, got {self.id!r}")
+        if self.python is not None:
+            object.__setattr__(self, "python", find_interpreter(self.python))
+        bad = [name for name, value in self.env.items() if not isinstance(value, str)]
+        if bad:
+            raise ConfigError(f"environment variables are strings; these are not: {', '.join(bad)}")
+
+
+@dataclass(frozen=True)
+class VectorConfig:
+    """How rows are run, whatever the simulator."""
+
+    num_envs: int = 1
+    """Environments side by side; each is one row of every array."""
+    rows_per_worker: int = 1
+    """Rows that share a process: for cheap simulators, and the size of lock-step groups."""
+    max_chunk: int = 128
+    """The most actions one call may carry."""
+    max_episode_steps: int | None = None
+    """Steps after which an episode is truncated; default: the simulator's own horizon."""
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP
+    """What happens after an episode's end, by Gymnasium's rules: NextStep, SameStep or Disabled."""
+    copy: bool = True
+    """Return copies; False returns views of the shared memory, overwritten by the next step."""
+    action_bounds: str = "error"
+    """Actions out of range: "error", "clip" or "ignore"."""
+    render_every: int = 0
+    """Also render every n-th step inside a chunk, for those who watch; 0: only the last."""
+    profile: bool = False
+    """Measure where the time goes."""
+    trace: str | os.PathLike[str] | None = None
+    """Write a Chrome/Perfetto trace to this file (implies `profile`)."""
+    info_bytes: int = 4096
+    """Shared memory for a row's infos; longer ones travel over the socket, more slowly."""
+    threads_per_worker: int = 1
+    """Threads each maths library may start in a worker."""
+    pin_cpus: bool = False
+    """Bind each worker to one CPU, round-robin."""
+    start_timeout: float = 180.0
+    """Seconds in which every worker must have built its simulator."""
+    step_timeout: float | None = None
+    """Seconds in which `reset`, `step` and `step_chunk` must come back; None: wait for ever."""
+    log_dir: str | os.PathLike[str] | None = None
+    """Keep what workers print in ``worker-<i>.log`` here; default: only the last lines, for error messages."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "rows_per_worker", "max_chunk", "threads_per_worker"):
+            _check_count(name, getattr(self, name), least=1)
+        for name in ("render_every", "info_bytes"):
+            _check_count(name, getattr(self, name), least=0)
+        if self.max_episode_steps is not None:
+            _check_count("max_episode_steps", self.max_episode_steps, least=1)
+        if self.rows_per_worker > MAX_ROWS_PER_WORKER:
+            raise ConfigError(
+                f"rows_per_worker is {self.rows_per_worker}; a worker takes at most {MAX_ROWS_PER_WORKER}"
+            )
+        if self.action_bounds not in ("error", "clip", "ignore"):
+            raise ConfigError(f"action_bounds is {self.action_bounds!r}", do="choose 'error', 'clip' or 'ignore'")
+        for name in ("start_timeout", "step_timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise ConfigError(f"{name} is {seconds!r}; it must be a positive number of seconds")
+        object.__setattr__(self, "autoreset_mode", parse_autoreset(self.autoreset_mode))
+        if self.trace is not None:
+            object.__setattr__(self, "profile", True)
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """Return the names of all settings."""
+        return {f.name for f in fields(cls)}
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+
+
+def parse_autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    """Accept the enum, Gymnasium's spelling ("NextStep") and ours ("next_step")."""
+    if isinstance(mode, AutoresetMode):
+        return mode
+    found = _MODES.get(str(mode).replace("_", "").lower())
+    if found is None:
+        raise ConfigError(
+            f"autoreset_mode is {mode!r}", do=f"choose one of {', '.join(m.value for m in AutoresetMode)}"
+        )
+    return found
+
+
+def find_interpreter(python: str) -> str:
+    """Return the absolute path of an interpreter given as a path, a command or a virtual environment."""
+    path = Path(python).expanduser()
+    if path.is_dir():
+        path = path / "bin" / "python"
+    found = shutil.which(str(path)) or (str(path) if path.is_file() else None)
+    if found is None:
+        raise ConfigError(
+            f"there is no Python interpreter at {python!r}",
+            do="give the path of a python executable or of a virtual environment",
+        )
+    if not os.access(found, os.X_OK):
+        raise ConfigError(f"{found} cannot be executed", do=f"chmod +x {found}")
+    # Not resolved: a virtual environment's python is a link, and the link is what makes it that environment.
+    return os.path.abspath(found)
+
+
+def name_of(simulator: str | Callable[..., Any]) -> str:
+    """Return the name under which a worker finds a simulator; a function or class becomes its import string."""
+    if isinstance(simulator, str):
+        if is_import_string(simulator) and simulator.rpartition(":")[0].endswith(".py"):
+            path, _, attribute = simulator.rpartition(":")
+            return f"{os.path.abspath(path)}:{attribute}"
+        return simulator
+    qualified = getattr(simulator, "__qualname__", "")
+    module = sys.modules.get(getattr(simulator, "__module__", "") or "")
+    if not qualified or "<" in qualified or module is None:
+        raise ConfigError(
+            f"{simulator!r} cannot be found by another process",
+            why="workers import what they run, nothing is pickled; a lambda or a local function has no name to import",
+            do="move it to the top level of a module and pass it, or its import string 'package.module:name'",
+        )
+    if module.__name__ == "__main__":
+        return f"{os.path.abspath(inspect.getfile(simulator))}:{qualified}"
+    return f"{module.__name__}:{qualified}"
+
+
+def rows_of(
+    simulator: str | Callable[..., Any] | SimulatorConfig | Sequence[Any],
+    num_envs: int,
+    common: Mapping[str, Any],
+) -> list[SimulatorConfig]:
+    """Return one simulator config a row; several simulators take turns."""
+    several = [simulator] if isinstance(simulator, (str, SimulatorConfig)) or callable(simulator) else list(simulator)
+    if not several:
+        raise ConfigError("no simulator given")
+    configs = [s if isinstance(s, SimulatorConfig) else SimulatorConfig(name_of(s), **common) for s in several]
+    return [configs[i % len(configs)] for i in range(num_envs)]

@@ -1,0 +1,386 @@
+"""Commands out, rows back: the doorbell, the bell, and the rules of lock-step groups.
+
+The engine knows rows, workers and words; what the arrays mean is `VectorEnv`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from manyarms.errors import RowStateError, SimulatorError, WorkerError, WorkerTimeout, several
+from manyarms.simulators.base import Spec
+from manyarms.vector.config import VectorConfig
+from manyarms.vector.memory import check_room
+from manyarms.vector.process import WorkerProcess
+from manyarms.vector.spaces import MergedSpec
+from manyarms.vector.supervisor import Supervisor
+from manyarms.workers import wire
+from manyarms.workers import words as w
+from manyarms.workers.arena import Arena, Layout
+
+# What the main side knows of a row.
+NEW, LIVE, ENDED = range(3)
+
+#: Sequence numbers run from 1 to this; 0 means that nothing is expected.
+_LAST_TICK = 0x7FFFFFFF
+
+
+class Engine:
+    """Rings workers, collects what they finish."""
+
+    def __init__(self, supervisor: Supervisor, merged: MergedSpec, config: VectorConfig) -> None:
+        self.supervisor = supervisor
+        self.workers = supervisor.workers
+        rows = config.num_envs
+        layout = Layout.plan(rows, arena_fields(merged.spec, config))
+        check_room(layout.size, f"shared memory for {rows} environments", "lower num_envs, max_chunk or the image size")
+        os.ftruncate(supervisor.arena_fd, max(layout.size, 1))
+        self.arena = Arena(layout, supervisor.arena_fd, populate=True)
+        self.control = self.arena.array("control")
+        self.status = self.arena.array("status")
+        self._status_words = [self.arena.words("status", row) for row in range(rows)]
+        supervisor.attach(
+            {
+                "layout": layout.to_json(),
+                "rename": merged.rename,
+                "max_episode_steps": config.max_episode_steps,
+                "profile": config.profile,
+            }
+        )
+        self.state = np.full(rows, NEW)
+        self.seeds: list[int | None] = [None] * rows
+        self.replies: dict[int, Any] = {}
+        self.sent_at = np.zeros(rows)
+        self._tick = 0
+        self._expected = [0] * rows
+        self._ready: list[int] = []
+        self._failures: list[WorkerError] = []
+        self._in_flight = 0
+        self._lost: set[int] = set()
+        self._worker_of = [worker for worker in self.workers for _ in worker.rows]
+        self._doorbells = [(worker.socket.send, bytes([i])) for worker in self.workers for i in range(len(worker.rows))]
+        self._groups = {row: group for group in map(_Group, filter(_is_lockstep, self.workers)) for row in group.rows}
+        partial = merged.spec.partial_reset
+        for group in self._groups.values():
+            group.partial_reset = partial
+        # The usual case, all rows at once, is one doorbell a worker.
+        self._all_doorbells: list[tuple[Callable[[bytes], int], bytes]] = [
+            (worker.socket.send, bytes(range(len(worker.rows)))) for worker in self.workers
+        ]
+
+    @property
+    def in_flight(self) -> int:
+        """How many rows have a command that is not yet collected."""
+        return self._in_flight + len(self._ready)
+
+    def step(self, rows: Sequence[int]) -> None:
+        """Send the actions that lie in the arena."""
+        control = self.control
+        if self._groups or len(rows) != len(self._expected):
+            for row in rows:
+                self._submit(row, w.STEP, b"")
+            return self._after_submit()
+        self._tick = tick = self._tick % _LAST_TICK + 1
+        control[:, w.COMMAND : w.SEQUENCE + 1] = (w.STEP, tick)
+        control[:, w.PAYLOAD] = 0
+        self._expected = [tick] * len(rows)
+        self._in_flight += len(rows)
+        for send, data in self._all_doorbells:
+            _ring(send, data)
+
+    def reset(self, rows: Sequence[int], starts: Sequence[dict[str, Any]]) -> None:
+        """Begin an episode in each row."""
+        for row, start in zip(rows, starts, strict=True):
+            self.seeds[row] = start.get("seed")
+            self._submit(row, w.RESET, wire.encode(start))
+        self._after_submit()
+
+    def call(self, rows: Sequence[int], payloads: Sequence[bytes]) -> list[Any]:
+        """Call a method of each row's simulator and wait for the answers."""
+        self.require_idle(rows)
+        for row, payload in zip(rows, payloads, strict=True):
+            self._dispatch(row, w.CALL, payload)
+        done = self.collect(len(rows), None)
+        assert sorted(done) == sorted(rows)
+        return [self.replies.pop(row)["result"] for row in rows]
+
+    def require_idle(self, rows: Sequence[int]) -> None:
+        """Refuse rows that still have a command under way, or whose worker is gone."""
+        if self._lost:
+            gone = [row for row in rows if row in self._lost]
+            if gone:
+                raise RowStateError(f"the workers of rows {_list(gone)} have died", do="close this and make a new one")
+        if not (self._in_flight or self._ready or self._groups):
+            return
+        waiting = {row for group in self._groups.values() for row in group.pending}.union(self._ready)
+        busy = [row for row in rows if self._expected[row] > 0 or row in waiting]
+        if busy:
+            raise RowStateError(f"rows {_list(busy)} have not been received yet", do="recv() them before sending again")
+
+    def collect(self, count: int, timeout: float | None) -> list[int]:
+        """Wait until `count` rows are done and return all that are; raise what went wrong in any."""
+        self._flush_groups()
+        count = min(count, self._reachable(count))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while len(self._ready) < count and not self._failures:
+            if not self._drain() and not self._sleep(deadline):
+                break
+        if self._failures:
+            failures, self._failures = self._failures, []
+            raise several(failures)
+        done, self._ready = self._ready, []
+        return done
+
+    def collect_all(self, timeout: float | None) -> list[int]:
+        """Wait for every row in flight; a row that fails does not keep the others from being awaited."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._flush_groups()
+        while self._in_flight:
+            if not self._drain() and not self._sleep(deadline):
+                raise self._timed_out(timeout or 0.0)
+            if self._groups:
+                self._flush_groups()
+        if self._failures:
+            self._ready.clear()
+            self.replies.clear()
+        return self.collect(0, 0)
+
+    def abandon(self) -> None:
+        """Wait for whatever is under way and forget it, as after an interrupt."""
+        for group in self._unique_groups():
+            group.pending.clear()
+        while self._in_flight:
+            if not self._drain():
+                self._sleep(None)
+        self._ready.clear()
+        self._failures.clear()
+        self.replies.clear()
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, row: int, command: int, payload: bytes) -> None:
+        group = self._groups.get(row)
+        if group is None:
+            self._dispatch(row, command, payload)
+        else:
+            group.pending[row] = (command, payload)
+
+    def _after_submit(self) -> None:
+        for group in self._unique_groups():
+            if len(group.pending) == len(group.rows):
+                self._flush(group)
+
+    def _dispatch(self, row: int, command: int, payload: bytes) -> None:
+        """Write one row's command and ring for it."""
+        self._mark(row, command, len(payload))
+        send, byte = self._doorbells[row]
+        _ring(self._worker_of[row].socket.sendall if payload else send, byte + payload)
+
+    def _mark(self, row: int, command: int, size: int) -> None:
+        self._tick = self._tick % _LAST_TICK + 1
+        words = self.control[row]
+        words[w.COMMAND], words[w.SEQUENCE], words[w.PAYLOAD] = command, self._tick, size
+        self._expected[row] = self._tick
+        self._in_flight += 1
+
+    # -- lock-step groups ---------------------------------------------------------------------------------------------
+
+    def _unique_groups(self) -> list[_Group]:
+        return list({id(group): group for group in self._groups.values()}.values())
+
+    def _flush_groups(self) -> None:
+        for group in self._unique_groups():
+            self._flush(group)
+
+    def _flush(self, group: _Group) -> None:
+        """Let a group leave when all that must go together has been sent."""
+        if group.outstanding or not group.pending:
+            return
+        leaving = group.leaving(self.state)
+        if not leaving:
+            return
+        payload = b""
+        for row in group.rows:
+            if row in leaving:
+                command, data = group.pending.pop(row)
+                self._mark(row, command, len(data))
+                payload += data
+            else:
+                self.control[row, w.COMMAND] = w.NOTHING
+                self.control[row, w.PAYLOAD] = 0
+        group.outstanding = len(leaving)
+        _ring(group.worker.socket.sendall, bytes([wire.GROUP]) + payload)
+
+    def _reachable(self, count: int) -> int:
+        """Return how many rows can come back; refuse to wait for a group that waits for us."""
+        held = sorted(row for group in self._unique_groups() for row in group.pending)
+        if count and not self.in_flight:
+            if held:
+                group = self._groups[held[0]]
+                missing = [row for row in group.rows if row not in group.pending and self.state[row] == LIVE]
+                raise RowStateError(
+                    f"rows {_list(held)} wait for rows {_list(missing)} of their lock-step group",
+                    do="send those rows too, or begin a new episode in them",
+                )
+            raise RowStateError("nothing has been sent", do="begin() or send() rows before recv()")
+        return self.in_flight + len(held)
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> bool:
+        """Take in every record on the bell; return whether there was one."""
+        try:
+            data = os.read(self.supervisor.bell_fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        expected, ready, words = self._expected, self._ready, self._status_words
+        for row, tick in wire.RECORD.iter_unpack(data):
+            if row >= len(expected) or expected[row] != tick:
+                continue  # from a worker that has been given up meanwhile
+            expected[row] = 0
+            self._in_flight -= 1
+            if row in self._groups:
+                self._groups[row].outstanding -= 1
+            if words[row][w.REPLY]:
+                self._take_reply(row)
+            else:
+                ready.append(row)
+        return True
+
+    def _take_reply(self, row: int) -> None:
+        worker = self._worker_of[row]
+        try:
+            reply = worker.receive()
+        except (OSError, ValueError, KeyError, struct.error):
+            worker.kill()  # half an answer, or nonsense: nothing it says can be trusted any more
+            self._lose(worker)
+            return
+        if "error" in reply:
+            self.state[row] = NEW
+            self._failures.append(simulator_error(worker, row, self.seeds[row], reply["error"]))
+        else:
+            self.replies[row] = reply
+            self._ready.append(row)
+
+    def _sleep(self, deadline: float | None) -> bool:
+        """Wait for the bell or a death; False when the time is over."""
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        dead = self.supervisor.wait(timeout)
+        if dead:
+            self._drain()  # what it finished before it died counts
+            for worker in dead:
+                self._lose(worker)
+        elif timeout == 0.0:
+            return self._drain()
+        return True
+
+    def _lose(self, worker: WorkerProcess) -> None:
+        """Account for a worker that is gone: its rows in flight come back as a failure."""
+        if worker.rows[0] in self._lost:
+            return
+        self._failures.append(worker.death(seed=self.seeds[worker.rows[0]]))
+        self._lost.update(worker.rows)
+        for row in worker.rows:
+            self.state[row] = NEW
+            if self._expected[row] > 0:
+                self._expected[row] = 0
+                self._in_flight -= 1
+
+    def _timed_out(self, seconds: float) -> WorkerTimeout:
+        late = [row for row, tick in enumerate(self._expected) if tick > 0]
+        workers = sorted({self._worker_of[row].index for row in late})
+        first = self._worker_of[late[0]]
+        return WorkerTimeout(
+            f"{first.describe(self.seeds[late[0]])} did not answer within {seconds:g} s"
+            + (f", nor did {len(workers) - 1} more" if len(workers) > 1 else ""),
+            rows=late,
+            do="raise step_timeout, or look at what the simulator is doing (py-spy dump --pid %d)" % first.pid,
+            log=str(first.log_path or ""),
+        )
+
+
+def _ring(send: Callable[[bytes], Any], data: bytes) -> None:
+    """Ring a doorbell. Where nobody answers, the worker is dying and its pidfd will say so, with the cause."""
+    with contextlib.suppress(ConnectionError):
+        send(data)
+
+
+class _Group:
+    """Rows that leave and come back together."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.worker = worker
+        self.rows = worker.rows
+        self.partial_reset = True
+        self.outstanding = 0
+        self.pending: dict[int, tuple[int, bytes]] = {}
+
+    def leaving(self, state: np.ndarray) -> set[int]:
+        """Return the rows whose commands can go now.
+
+        Resets go by themselves, at once or, where the simulator can only reset all rows, when no row is in mid-episode.
+        Steps go when every live row has one.
+        """
+        resets = {row for row, (command, _) in self.pending.items() if command == w.RESET}
+        steps = set(self.pending) - resets
+        live = {row for row in self.rows if state[row] == LIVE} - resets
+        if resets and (self.partial_reset or not live):
+            return resets
+        return steps if steps and live <= steps else set()
+
+
+def _is_lockstep(worker: WorkerProcess) -> bool:
+    return worker.lockstep
+
+
+def arena_fields(spec: Spec, config: VectorConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return every array of the arena: name -> dtype and shape of one row."""
+    fields: dict[str, tuple[str, tuple[int, ...]]] = {
+        "control": ("i4", (w.CONTROL_WORDS,)),
+        "status": ("i4", (w.STATUS_WORDS,)),
+        "rewards": ("f8", (config.max_chunk,)),
+        "timings": ("f8", (w.TIMING_WORDS,)),
+        "info": ("u1", (config.info_bytes,)),
+    }
+    for name, field in spec.actions.items():
+        fields[f"actions/{name}"] = (field.dtype, (config.max_chunk, *field.shape))
+    for name, field in spec.infos.items():
+        fields[f"infos/{name}"] = (field.dtype, field.shape)
+    prefixes = ["observations"]
+    if config.autoreset_mode is AutoresetMode.SAME_STEP:
+        prefixes.append("final")
+        fields["final_info"] = ("u1", (config.info_bytes,))
+    for prefix in prefixes:
+        for name, field in spec.layout().items():
+            fields[f"{prefix}/{name}"] = (field.dtype, field.shape)
+    if config.render_every:
+        frames = -(-config.max_chunk // config.render_every)
+        for name, field in spec.observations.items():
+            if field.camera:
+                fields[f"frames/{name}"] = (field.dtype, (frames, *field.shape))
+    return fields
+
+
+def simulator_error(worker: WorkerProcess, row: int, seed: int | None, error: dict[str, Any]) -> SimulatorError:
+    """Tell an exception raised inside a simulator."""
+    where = f"row {row}" + (f", seed {seed}" if seed is not None else "")
+    return SimulatorError(
+        f"{worker.simulator.id} ({where}) raised {error['type']} in {error['phase']}: {error['message']}",
+        rows=[row],
+        why="\n".join(error["traceback"].strip().splitlines()[-7:-1]),
+        do="reset the row to go on" if error["phase"] != "reset" else "",
+        log=str(worker.log_path or ""),
+    )
+
+
+def _list(rows: Sequence[int]) -> str:
+    text = ", ".join(map(str, rows[:8]))
+    return text + (f", … ({len(rows)} in all)" if len(rows) > 8 else "")

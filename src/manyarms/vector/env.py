@@ -1,0 +1,461 @@
+"""The public face: one vector environment, synchronous as Gymnasium's, by chunks, or asynchronous by rows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from manyarms.errors import ConfigError, RowStateError
+from manyarms.simulators.base import nest
+from manyarms.vector.actions import ActionWriter
+from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
+from manyarms.vector.config import SimulatorConfig, VectorConfig, rows_of
+from manyarms.vector.engine import ENDED, LIVE, NEW, Engine
+from manyarms.vector.infos import InfoReader
+from manyarms.vector.profile import Profiler
+from manyarms.vector.spaces import batched, merge, space_of
+from manyarms.vector.supervisor import Supervisor
+from manyarms.workers import words as w
+from manyarms.workers.wire import encode
+
+_MODE_WORDS = {
+    AutoresetMode.DISABLED: w.DISABLED,
+    AutoresetMode.NEXT_STEP: w.NEXT_STEP,
+    AutoresetMode.SAME_STEP: w.SAME_STEP,
+}
+
+
+def make_vec(
+    simulator: str | Callable[..., Any] | SimulatorConfig | Sequence[Any],
+    num_envs: int = 1,
+    *,
+    python: str | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> VectorEnv:
+    """Run `num_envs` copies of a simulator side by side.
+
+    `simulator` is ``<simulator>/<task>``, an import string, a factory at the top level of a module, a `SimulatorConfig`,
+    or several of these, which then take turns over the rows. Options that name a setting of `VectorConfig` go there; all
+    others go to the simulator.
+    """
+    settings = {name: options.pop(name) for name in list(options) if name in VectorConfig.names()}
+    config = VectorConfig(num_envs=num_envs, **settings)
+    return VectorEnv(rows_of(simulator, num_envs, {"options": options, "python": python, "env": env or {}}), config)
+
+
+class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
+    """Many simulators, one shared memory. Make it with `make_vec`; close it, or use it in a ``with`` statement."""
+
+    def __init__(self, rows: Sequence[SimulatorConfig], config: VectorConfig) -> None:
+        self.closed = True  # until there is something to close
+        self.config = config
+        self.num_envs = config.num_envs
+        self.simulators = list(rows)
+        self._supervisor = Supervisor(rows, config)
+        self.closed = False
+        try:
+            self._merged = merge(self._supervisor.start())
+            self._engine = Engine(self._supervisor, self._merged, config)
+        except BaseException:
+            self.close()
+            raise
+        spec = self.simulator_spec = self._merged.spec
+        self.single_observation_space = space_of(spec.layout() if not self._merged.rename else self._named_layout())
+        self.single_action_space = space_of(spec.actions)
+        self.observation_space = batched(self.single_observation_space, self.num_envs)
+        self.action_space = batched(self.single_action_space, self.num_envs)
+        self.metadata = {"autoreset_mode": config.autoreset_mode, "render_fps": spec.control_rate}
+        arena = self._engine.arena
+        self._views: dict[str, np.ndarray] = arena.arrays("observations")
+        self._tree = nest(self._views)
+        self._rewards = arena.array("rewards")
+        self._frames = arena.arrays("frames")
+        self._control, self._status = self._engine.control, self._engine.status
+        self._actions = ActionWriter(spec.actions, self._merged.rows, arena.arrays("actions"), config.action_bounds)
+        self._infos = InfoReader(arena, self._merged.rows, self._merged.rename)
+        self.profiler = Profiler(arena.array("timings"), config.trace) if config.profile else None
+        self.last_timing: ChunkTiming | None = None
+        self._all_rows = np.arange(self.num_envs)
+        self._mode = _MODE_WORDS[config.autoreset_mode]  # type: ignore[index]
+        self._sent_cameras = self._sent_mode = self._sent_length = -1
+        self._control[:, w.RENDER_EVERY] = config.render_every
+
+    def _named_layout(self) -> dict[str, Any]:
+        return self._merged.spec.layout()
+
+    # -- as Gymnasium users know it -------------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every row, or in those of ``options["reset_mask"]``.
+
+        ``options["tasks"]`` and ``options["init_states"]`` give one of each a row; the rest goes to the simulators.
+        """
+        self._check_open()
+        if self._engine.in_flight:
+            self._engine.abandon()
+        options = dict(options or {})
+        rows = self._masked_rows(options.pop("reset_mask", None))
+        tasks = self._per_row("tasks", options.pop("tasks", None))
+        states = self._per_row("init_states", options.pop("init_states", None))
+        seeds = self._seeds(seed)
+        rest = options or None
+        self._prepare(None, autoreset=self._mode)
+        starts = [_start(tasks[i], seeds[i], states[i], rest) for i in rows]
+        self._engine.require_idle(rows)
+        self._check_group_reset(rows)
+        began = self.profiler.begin() if self.profiler else None
+        self._engine.reset(rows, starts)
+        self._engine.collect_all(self.config.step_timeout)
+        self._engine.state[rows] = LIVE
+        infos = self._read_infos(self._all_rows, self._status.copy(), only=set(rows))
+        if self.profiler and began:
+            self.profiler.finish(*began, rows)
+        return self._observations(None), infos
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Apply one action a row: ``[num_envs, …]``."""
+        profiler = self.profiler
+        began = profiler.begin() if profiler else None
+        engine = self._engine
+        self._check_ready_to_step()
+        self._actions.write_step(actions)
+        if self._sent_length != 1:
+            self._control[:, w.NUM_ACTIONS] = 1
+            self._sent_length = 1
+        self._prepare(None, self._mode)
+        engine.step(range(self.num_envs))
+        engine.collect_all(self.config.step_timeout)
+        status = self._status.copy()
+        terminated = status[:, w.TERMINATED] != 0
+        truncated = status[:, w.TRUNCATED] != 0
+        self._note_ends(terminated | truncated)
+        rewards = self._rewards[:, 0].copy()
+        infos = self._read_infos(self._all_rows, status)
+        if profiler and began:
+            self.last_timing = profiler.finish(*began, self._all_rows)
+        return self._observations(None), rewards, terminated, truncated, infos
+
+    # -- by chunks -------------------------------------------------------------------------------------------------------
+
+    def step_chunk(self, actions: Any, *, cameras: Sequence[str] | None = None) -> Chunk:
+        """Apply K actions a row in one round trip: ``[num_envs, K, …]``. A row stops at its first end.
+
+        Observations are taken once, after the last action, through `cameras` (default: all). Where the last call ended a
+        row's episode, the autoreset mode says what this one does: by default it begins the next and steps nothing.
+        """
+        profiler = self.profiler
+        began = profiler.begin() if profiler else None
+        self._check_ready_to_step()
+        count, length = self._actions.write_chunk(slice(None), actions, self.config.max_chunk)
+        assert count == self.num_envs
+        if self._sent_length != length:
+            self._control[:, w.NUM_ACTIONS] = length
+            self._sent_length = length
+        self._prepare(cameras, self._mode)
+        self._engine.step(range(self.num_envs))
+        self._engine.collect_all(self.config.step_timeout)
+        chunk = self._chunk(self._all_rows, length, began)
+        self._note_ends(chunk.terminated | chunk.truncated)
+        return chunk
+
+    # -- asynchronous ------------------------------------------------------------------------------------------------------
+
+    def begin(self, rows: Sequence[int] | np.ndarray, episodes: EpisodeId | Sequence[EpisodeId]) -> None:
+        """Start an episode in each row; returns at once. The first observations come with `recv`."""
+        self._check_open()
+        rows = self._row_indices(rows)
+        if isinstance(episodes, EpisodeId):
+            episodes = [episodes] * len(rows)
+        if len(episodes) != len(rows):
+            raise ConfigError(f"{len(episodes)} episodes were given for {len(rows)} rows")
+        self._engine.require_idle(rows)
+        self._prepare(None, w.DISABLED)
+        self._engine.state[rows] = NEW
+        self._engine.reset(rows, [_start(e.task, e.seed, e.init_state, None) for e in map(_as_episode, episodes)])
+        self._engine.sent_at[rows] = time.perf_counter()
+
+    def send(
+        self,
+        rows: Sequence[int] | np.ndarray,
+        actions: Any,
+        lengths: Sequence[int] | np.ndarray | None = None,
+        *,
+        cameras: Sequence[str] | None = None,
+    ) -> None:
+        """Send K actions to each of `rows`: ``[R, K, …]``, of which row i runs ``lengths[i]``; returns at once."""
+        self._check_open()
+        rows = self._row_indices(rows)
+        self._engine.require_idle(rows)
+        idle = [int(row) for row in rows if self._engine.state[row] != LIVE]
+        if idle:
+            raise RowStateError(f"rows {idle} have no running episode", do="begin() one in each before send()")
+        sizes = self._lengths(lengths, rows, actions)
+        self._actions.write_chunk(rows, actions, self.config.max_chunk)
+        self._control[rows, w.NUM_ACTIONS] = sizes
+        self._sent_length = -1
+        self._prepare(cameras, w.DISABLED)
+        self._engine.step(rows.tolist())
+        self._engine.sent_at[rows] = time.perf_counter()
+
+    def recv(self, min_rows: int = 1, timeout: float | None = None) -> Chunk:
+        """Wait until at least `min_rows` rows are done (fewer when fewer are under way) and return all that are.
+
+        Observations of neighbouring rows are views of the shared memory, valid until the row is sent again. When
+        `timeout` seconds pass first, what is ready is returned, which may be nothing.
+        """
+        self._check_open()
+        if min_rows < 1:
+            raise ConfigError(f"min_rows is {min_rows}; wait for at least one row")
+        done = np.array(sorted(self._engine.collect(min_rows, timeout)), dtype=np.int64)
+        began = (float(self._engine.sent_at[done].min()), 0.0) if self.profiler and len(done) else None
+        was_reset = self._status[done, w.WAS_RESET] != 0
+        length = int(self._control[done, w.NUM_ACTIONS][~was_reset].max(initial=1))
+        chunk = self._chunk(done, length, began, copy=False)
+        self._engine.state[done] = np.where(chunk.terminated | chunk.truncated, ENDED, LIVE)
+        return chunk
+
+    @property
+    def observations(self) -> Any:
+        """Views of every row's last observation, without copying; what rows under way show is undefined."""
+        return self._tree
+
+    # -- what simulators offer beyond stepping ------------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each row's simulator (of the environment itself for ``gym/…``), or read an attribute."""
+        return self._call(self._all_rows, name, [args] * self.num_envs, kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Read an attribute of each row's simulator."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each row's simulator; a list or tuple gives one value a row."""
+        if not isinstance(values, (list, tuple)):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ConfigError(f"{len(values)} values were given for {self.num_envs} environments")
+        self._call(self._all_rows, "set_attr", [(name, value) for value in values], {})
+
+    def save_state(self, rows: Sequence[int] | np.ndarray | None = None) -> list[Any]:
+        """Return the full state of each row, to go back to with `load_state` or as an episode's `init_state`."""
+        indices = self._row_indices(self._all_rows if rows is None else rows)
+        return list(self._call(indices, "save_state", [()] * len(indices), {}))
+
+    def load_state(self, states: Sequence[Any], rows: Sequence[int] | np.ndarray | None = None) -> None:
+        """Put each row back into a saved state; `observations` shows it."""
+        indices = self._row_indices(self._all_rows if rows is None else rows)
+        self._prepare(None, self._mode)
+        ended = self._call(indices, "load_state", [(state,) for state in states], {})
+        self._engine.state[indices] = np.where(ended, ENDED, LIVE)
+
+    def render(self) -> tuple[Any, ...]:
+        """Return a frame of each row."""
+        return self.call("render")
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process of each worker."""
+        return [worker.pid for worker in self._supervisor.workers]
+
+    def close_extras(self, timeout: float = 5.0, **kwargs: Any) -> None:
+        """End all workers."""
+        self._supervisor.close(timeout)
+        if getattr(self, "profiler", None):
+            self.profiler.write_trace()  # type: ignore[union-attr]
+
+    def __enter__(self) -> VectorEnv:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # the interpreter may have taken things apart already
+            self.close(timeout=0.5)
+
+    # -- inside ---------------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RowStateError("this vector environment is closed", do="make a new one")
+
+    def _check_ready_to_step(self) -> None:
+        self._check_open()
+        state = self._engine.state
+        if self._mode != w.NEXT_STEP or not state.all():
+            idle = np.flatnonzero(state != LIVE) if self._mode != w.NEXT_STEP else np.flatnonzero(state == NEW)
+            if self._mode == w.SAME_STEP:
+                idle = np.flatnonzero(state == NEW)
+            if len(idle):
+                raise RowStateError(
+                    f"rows {idle.tolist()} have no running episode",
+                    do="reset() first, or reset(options={'reset_mask': …})",
+                )
+        self._engine.require_idle(range(self.num_envs))
+
+    def _note_ends(self, ended: np.ndarray) -> None:
+        if self._mode != w.SAME_STEP:
+            held = (self._status[:, w.NUM_STEPS] == 0) & (self._status[:, w.WAS_RESET] == 0)
+            self._engine.state[:] = np.where(ended | held, ENDED, LIVE)
+
+    def _check_group_reset(self, rows: Sequence[int]) -> None:
+        """Refuse to reset part of a group that can only be reset as one."""
+        if self._merged.spec.partial_reset:
+            return
+        chosen = set(rows)
+        for worker in self._supervisor.workers:
+            others = [r for r in worker.rows if r not in chosen and self._engine.state[r] == LIVE]
+            if worker.lockstep and others and chosen.intersection(worker.rows):
+                raise RowStateError(
+                    f"rows {worker.rows} can only be reset together, and rows {others} are in mid-episode",
+                    do="reset them all, or wait until they have ended",
+                )
+
+    def _prepare(self, cameras: Sequence[str] | None, autoreset: int) -> None:
+        """Write the control words that seldom change."""
+        if cameras is None:
+            bits = 0x7FFFFFFF
+        else:
+            known = self._merged.spec.cameras
+            unknown = [camera for camera in cameras if camera not in known]
+            if unknown:
+                raise ConfigError(f"there is no camera {unknown[0]!r}", do=f"choose from {', '.join(known) or 'none'}")
+            bits = -1
+        if bits < 0:
+            for row, spec in enumerate(self._merged.rows):
+                self._control[row, w.CAMERAS] = sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras)  # type: ignore[operator]
+            self._sent_cameras = -1
+        elif self._sent_cameras != bits:
+            self._control[:, w.CAMERAS] = bits
+            self._sent_cameras = bits
+        if self._sent_mode != autoreset:
+            self._control[:, w.AUTORESET] = autoreset
+            self._sent_mode = autoreset
+
+    def _observations(self, rows: np.ndarray | None, copy: bool | None = None) -> Any:
+        """Return observations of all rows or of some, as views where that is asked for and can be."""
+        copy = self.config.copy if copy is None else copy
+        if rows is None:
+            return nest({name: view.copy() for name, view in self._views.items()}) if copy else self._tree
+        index: Any = rows
+        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+            index = slice(int(rows[0]), int(rows[-1]) + 1)
+        picked = {name: view[index] for name, view in self._views.items()}
+        return nest({name: view.copy() for name, view in picked.items()} if copy else picked)
+
+    def _chunk(
+        self, rows: np.ndarray, length: int, began: tuple[float, float] | None, copy: bool | None = None
+    ) -> Chunk:
+        everything = len(rows) == self.num_envs
+        status = self._status[rows]
+        steps = status[:, w.NUM_STEPS]
+        rewards = self._rewards[rows, :length]
+        rewards[np.arange(length) >= steps[:, None]] = 0.0
+        timing = self.profiler.finish(*began, rows) if self.profiler and began else None
+        self.last_timing = timing or self.last_timing
+        return Chunk(
+            rows=rows,
+            observations=self._observations(None if everything else rows, copy),
+            rewards=rewards,
+            num_steps=steps.copy(),
+            terminated=status[:, w.TERMINATED] != 0,
+            truncated=status[:, w.TRUNCATED] != 0,
+            aborted=np.zeros(len(rows), bool),
+            success=status[:, w.SUCCESS] != 0,
+            infos=self._read_infos(rows, status),
+            frames=self._read_frames(rows, status),
+            timing=timing,
+        )
+
+    def _read_infos(self, rows: np.ndarray, status: np.ndarray, only: set[int] | None = None) -> dict[str, Any]:
+        if not status[:, w.INFO_BYTES : w.REPLY + 1].any():
+            return {}
+        if only is not None and len(only) < len(rows):
+            status = status.copy()
+            status[[i for i, row in enumerate(rows) if row not in only], w.INFO_BYTES : w.REPLY + 1] = 0
+        return self._infos.read(rows.tolist(), status, self._engine.replies)
+
+    def _read_frames(self, rows: np.ndarray, status: np.ndarray) -> dict[str, list[np.ndarray]]:
+        counts = status[:, w.FRAMES].tolist()
+        return {
+            name: [ring[row, :count].copy() for row, count in zip(rows, counts, strict=True)]
+            for name, ring in self._frames.items()
+        }
+
+    def _call(self, rows: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        self._check_open()
+        payloads = [encode({"method": method, "args": a, "kwargs": dict(kwargs)}) for a in args]
+        return tuple(self._engine.call([int(row) for row in rows], payloads))
+
+    def _row_indices(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        indices = np.asarray(rows, dtype=np.int64).reshape(-1)
+        bad = [int(row) for row in indices if not 0 <= row < self.num_envs]
+        if bad:
+            raise ConfigError(f"there is no row {bad[0]}; rows are 0 to {self.num_envs - 1}")
+        if len(np.unique(indices)) != len(indices):
+            raise ConfigError("a row is named twice")
+        return indices
+
+    def _lengths(self, lengths: Any, rows: np.ndarray, actions: Any) -> np.ndarray:
+        first = next(iter(actions.values())) if isinstance(actions, Mapping) else actions
+        shape = np.shape(first)
+        chunk = shape[1] if len(shape) > 1 else 0
+        if len(shape) and shape[0] != len(rows):
+            raise ConfigError(f"actions for {shape[0]} rows were given, but {len(rows)} rows are named")
+        if lengths is None:
+            return np.full(len(rows), chunk)
+        sizes = np.asarray(lengths, dtype=np.int64)
+        if sizes.shape != (len(rows),) or (sizes < 1).any() or (sizes > chunk).any():
+            raise ConfigError(f"lengths must be {len(rows)} numbers from 1 to {chunk}, got {sizes.tolist()}")
+        return sizes
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, (int, np.integer)):
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ConfigError(f"{len(seed)} seeds were given for {self.num_envs} environments")
+        return [None if s is None else int(s) for s in seed]
+
+    def _masked_rows(self, mask: np.ndarray | None) -> list[int]:
+        if mask is None:
+            return list(range(self.num_envs))
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.dtype != np.bool_
+            or mask.shape != (self.num_envs,)
+            or not mask.any()
+        ):
+            raise ConfigError(
+                f"reset_mask must be a bool array of shape ({self.num_envs},) with at least one True, got {mask!r}"
+            )
+        return np.flatnonzero(mask).tolist()
+
+    def _per_row(self, name: str, values: Any) -> Sequence[Any]:
+        if values is None or isinstance(values, str):
+            return [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ConfigError(f"{len(values)} {name} were given for {self.num_envs} environments")
+        return values
+
+
+def _start(task: Any, seed: int | None, init_state: Any, options: Any) -> dict[str, Any]:
+    return {"task": task, "seed": seed, "init_state": init_state, "options": options}
+
+
+def _as_episode(value: Any) -> EpisodeId:
+    return value if isinstance(value, EpisodeId) else EpisodeId(*value)

@@ -1,0 +1,202 @@
+"""One worker process: its environment, its sockets, its log, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from manyarms.errors import WorkerDied
+from manyarms.vector.config import SimulatorConfig, VectorConfig
+from manyarms.workers import wire
+
+_MAIN = Path(wire.__file__).with_name("main.py")
+
+#: Each maths library has a thread pool of its own; N workers times M threads is how machines are brought to a stop.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "LP_NUM_THREADS",
+)
+
+#: These belong to the interpreter that is running now and would lead another one astray.
+_OWN_PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "PYTHONEXECUTABLE")
+
+_TAIL_BYTES = 8192
+_TAIL_LINES = 12
+
+
+class WorkerProcess:
+    """A child process with a command socket, a pidfd and a log. It knows nothing of rows' contents."""
+
+    def __init__(self, index: int, rows: Sequence[int], simulator: SimulatorConfig, config: VectorConfig) -> None:
+        self.index = index
+        self.rows = list(rows)
+        self.simulator = simulator
+        self._config = config
+        self.log_path = Path(config.log_dir) / f"worker-{index}.log" if config.log_dir is not None else None
+        self.lockstep = False
+        self.pidfd = -1
+        self._log: IO[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id, of the last process if it has ended."""
+        return self._process.pid if self._process else -1
+
+    @property
+    def socket(self) -> socket.socket:
+        """The command socket."""
+        assert self._socket is not None, "the worker has not been started"
+        return self._socket
+
+    @property
+    def interpreter(self) -> str:
+        return self.simulator.python or sys.executable
+
+    def spawn(self, bell_fd: int, arena_fd: int) -> None:
+        """Start the process; it says hello when it is up."""
+        if self.log_path is not None:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = self.log_path.open("ab")
+        else:
+            self._log = tempfile.TemporaryFile(prefix="manyarms-")
+        ours, theirs = socket.socketpair()
+        fds = (theirs.fileno(), bell_fd, arena_fd)
+        label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
+        command = [self.interpreter, "-X", "faulthandler", str(_MAIN), *map(str, fds), label]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=fds,
+                env=worker_environment(self.index, self.simulator, self._config),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # the terminal's Ctrl-C is not for workers, and the group can be killed as one
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._socket = ours
+        self.pidfd = os.pidfd_open(self._process.pid)
+
+    def send(self, value: Any) -> None:
+        """Send a frame of the handshake."""
+        self.socket.sendall(wire.frame(value))
+
+    def receive(self, timeout: float | None = 30.0) -> Any:
+        """Read a frame; one that has begun to arrive comes whole, or the worker is lost."""
+        self.socket.settimeout(timeout)
+        try:
+            return wire.receive(self.socket)
+        finally:
+            self.socket.settimeout(None)
+
+    def describe(self, seed: int | None = None) -> str:
+        """Name the worker as error messages do."""
+        rows = f", row {self.rows[0]}" if self.rows != [self.index] and len(self.rows) == 1 else ""
+        if len(self.rows) > 1:
+            rows = f", rows {self.rows[0]}-{self.rows[-1]}"
+        return f"worker {self.index} ({self.simulator.id}{rows}{f', seed {seed}' if seed is not None else ''})"
+
+    def log_tail(self) -> str:
+        """Return the last lines the worker printed."""
+        if self._log is None:
+            return ""
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self.log_path.open("rb")) if self.log_path else self._log
+            size = os.fstat(log.fileno()).st_size
+            text = os.pread(log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
+        return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
+
+    def death(self, seed: int | None = None, doing: str = "") -> WorkerDied:
+        """Wait for a process that is gone and say how it went."""
+        assert self._process is not None
+        code = self._process.wait(timeout=10)
+        cause, do = explain_exit(code)
+        tail = self.log_tail()
+        why = "\n".join(part for part in (cause[1], f"it last printed:\n{tail}" if tail else "") if part)
+        what = f"{self.describe(seed)} {cause[0]}{f' {doing}' if doing else ''}"
+        return WorkerDied(what, rows=self.rows, why=why, do=do, log=str(self.log_path or ""))
+
+    def kill(self) -> None:
+        """End the process and everything it started, at once."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def ask_to_close(self) -> None:
+        """Ask the process to close its simulators and end."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.settimeout(0.5)
+                self._socket.send(bytes([wire.CONTROL]))
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def end(self, timeout: float) -> None:
+        """Wait for the end, then kill what is left of the process group; let go of everything."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=max(0.0, timeout))
+            self.kill()
+            self._process.wait()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def worker_environment(index: int, simulator: SimulatorConfig, config: VectorConfig) -> dict[str, str]:
+    """Return the environment a worker starts with."""
+    env = dict(os.environ)
+    if simulator.python is not None and simulator.python != os.path.abspath(sys.executable):
+        for name in _OWN_PYTHON_VARIABLES:
+            env.pop(name, None)
+    env.update(dict.fromkeys(THREAD_VARIABLES, str(config.threads_per_worker)))
+    env["PYTHONUNBUFFERED"] = "1"
+    env["MANYARMS_WORKER"] = str(index)
+    env.update(simulator.env)
+    return env
+
+
+def explain_exit(code: int) -> tuple[tuple[str, str], str]:
+    """Return what an exit status says, its usual cause, and what to do."""
+    if code >= 0:
+        return (
+            f"ended with exit code {code}",
+            "",
+        ), "look at what it last printed; the simulator itself may have called exit"
+    number = -code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    causes: Mapping[str, tuple[str, str]] = {
+        "SIGKILL": ("the system was out of memory (usual cause)", "lower num_envs, or give the machine more memory"),
+        "SIGSEGV": (
+            "the simulator's native code crashed",
+            "replay the seed in a worker of its own; update the simulator or driver",
+        ),
+        "SIGABRT": ("the simulator's native code gave up", "look at what it last printed"),
+        "SIGBUS": ("shared memory or a mapped file could not be had", "free memory, or lower num_envs"),
+        "SIGTERM": ("someone asked it to end", "look for what sent the signal"),
+    }
+    why, do = causes.get(name, ("", "look at what it last printed"))
+    return (f"was killed by {name}", why), do

@@ -1,0 +1,1 @@
+"""The far side of the process boundary. Standard library and numpy only, Python 3.8 and later."""

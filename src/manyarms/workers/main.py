@@ -1,0 +1,44 @@
+"""Entry point of a worker process: ``python main.py <command fd> <bell fd> <arena fd> <label>``.
+
+Started by path in whatever interpreter the simulator lives in, so the first lines must parse in any Python 3 and must
+not let our directory shadow anything there.
+"""
+
+import os
+import sys
+
+
+def adopt_package():
+    # type: () -> None
+    """Make ``manyarms`` importable from where this file lies, without putting our site-packages on the path."""
+    import importlib.util
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.dirname(here)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = importlib.util.spec_from_file_location(
+        "manyarms", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["manyarms"] = module
+    spec.loader.exec_module(module)
+
+
+def main():
+    # type: () -> None
+    command_fd, bell_fd, arena_fd = (int(text) for text in sys.argv[1:4])
+    sys.argv = [sys.argv[0]]  # some simulators parse it
+    if sys.version_info < (3, 8):
+        # The handshake itself needs a newer Python: say it where the supervisor looks when a worker dies.
+        sys.exit(
+            "manyarms workers need Python 3.8 or later, this is %s (%s)" % (sys.version.split()[0], sys.executable)
+        )
+    adopt_package()
+    from manyarms.workers.serve import serve
+
+    serve(command_fd, bell_fd, arena_fd)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Rows that step by themselves: one simulator each."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Optional
+
+from ..simulators.base import Simulator, StepResult
+from . import words as w
+from .port import Port, Stopwatch
+
+
+class NotLive(RuntimeError):
+    """A row was stepped that has no running episode."""
+
+
+class Row:
+    """Runs one simulator behind one port."""
+
+    def __init__(self, port: Port, simulator: Any, limit: Optional[int], profile: bool) -> None:
+        self.port = port
+        self.simulator = simulator
+        self.limit = limit or 0
+        self.watch = Stopwatch() if profile else None
+        self.steps = 0
+        self.ended = True
+        self._expects = _overrides(simulator, "expect")
+
+    def reset(self, start: Dict[str, Any]) -> None:
+        """Begin an episode."""
+        options = start.get("options")
+        if options is not None and hasattr(self.simulator, "set_options"):
+            self.simulator.set_options(options)
+        watch = self._start_watch()
+        self._restart(start.get("task"), start.get("seed"), start.get("init_state"))
+        self._finish(self.port.asked_cameras(), watch, w.SIM)
+        self.port.status[w.WAS_RESET] = 1
+
+    def step(self) -> None:
+        """Run a chunk: actions back to back, a stop at the first end, one observation."""
+        port = self.port
+        watch = self._start_watch()
+        mode = port.control[w.AUTORESET]
+        cameras = port.asked_cameras()
+        if self.ended:
+            if mode != w.NEXT_STEP:
+                raise NotLive("this row's episode has ended: reset it before the next step")
+            self._restart(None, None, None)
+            port.report_steps((), False, False, False)
+            port.status[w.WAS_RESET] = 1
+        else:
+            self._run_actions(cameras)
+            if self.ended and mode == w.SAME_STEP:
+                self.simulator.observe(port.final, cameras)
+                port.report_final_info(self.simulator.info())
+                self._restart(None, None, None)
+                port.status[w.WAS_RESET] = 1
+        self._finish(cameras, watch, w.SIM)
+
+    def _run_actions(self, cameras: Any) -> None:
+        port, simulator, watch = self.port, self.simulator, self.watch
+        step, limit, steps = simulator.step, self.limit, self.steps
+        actions = port.take_actions()
+        rewards = []
+        success = terminated = truncated = False
+        last = len(actions) - 1
+        watched = port.control[w.RENDER_EVERY]
+        for i, action in enumerate(actions):
+            if self._expects:
+                self._tell(cameras if i == last or (watched and (i + 1) % watched == 0) else ())
+            result = step(action)
+            if type(result) is not StepResult:
+                result = _check_result(result)
+            reward, succeeded, terminated, truncated = result
+            rewards.append(reward)
+            success = success or succeeded
+            steps += 1
+            if limit and steps >= limit:
+                truncated = True
+            if terminated or truncated:
+                break
+            if watched and i != last:
+                self._film(i + 1, cameras, watch)
+        self.steps = steps
+        self.ended = bool(terminated or truncated)
+        port.report_steps(rewards, success, terminated, truncated)
+
+    def _tell(self, cameras: Any) -> None:
+        began = time.perf_counter()
+        self.simulator.expect(cameras)
+        if self.watch:
+            self.watch.add(w.TOGGLE, began)
+
+    def _film(self, step: int, cameras: Any, watch: Optional[Stopwatch]) -> None:
+        views = self.port.frame_slot(step)
+        if views is not None:
+            began = time.perf_counter()
+            self.simulator.observe(views, cameras)
+            if watch:
+                watch.add(w.VID, began)
+
+    def _restart(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        self.ended = True
+        self.simulator.reset(task, seed, init_state)
+        self.steps = 0
+        self.ended = False
+
+    def _start_watch(self) -> Optional[Stopwatch]:
+        if self.watch:
+            self.watch.start()
+        return self.watch
+
+    def _finish(self, cameras: Any, watch: Optional[Stopwatch], part: int) -> None:
+        """Observe, report and stop the clock."""
+        port, simulator = self.port, self.simulator
+        if watch is None:
+            simulator.observe(port.out, cameras)
+            info = simulator.info()
+            if info:
+                port.report_info(info)
+            return
+        spent = watch.spent
+        began = time.perf_counter()
+        spent[part] = began - spent[w.STARTED] - spent[w.VID] - spent[w.TOGGLE]
+        simulator.observe(port.out, cameras)
+        watch.add(w.OBS, began)
+        info = simulator.info()
+        if info:
+            port.report_info(info)
+        watch.stop(port.timings)
+
+    def call(self, method: str, args: Any, kwargs: Dict[str, Any]) -> None:
+        """Answer a call of the main side."""
+        if method == "save_state":
+            self.port.answer({"state": self.simulator.save_state(), "steps": self.steps, "ended": self.ended})
+        elif method == "load_state":
+            saved = args[0]
+            self.simulator.load_state(saved["state"])
+            self.steps, self.ended = saved["steps"], saved["ended"]
+            self.simulator.observe(self.port.out, self.port.asked_cameras())
+            self.port.answer(self.ended)
+        else:
+            self.port.answer(call_simulator(self.simulator, method, args, kwargs))
+
+
+def call_simulator(simulator: Any, method: str, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """Call a simulator's method, or read an attribute; one that wraps another thing may answer for it (`call`)."""
+    if method == "set_attr":
+        if hasattr(simulator, "set_attr"):
+            return simulator.set_attr(*args)
+        return setattr(simulator, *args)
+    if hasattr(simulator, method):
+        value = getattr(simulator, method)
+        return value(*args, **kwargs) if callable(value) else value
+    if hasattr(simulator, "call"):
+        return simulator.call(method, *args, **kwargs)
+    raise AttributeError("%s has neither a method nor an attribute %r" % (type(simulator).__name__, method))
+
+
+def _check_result(result: Any) -> StepResult:
+    """Take a plain tuple for a StepResult; refuse anything else."""
+    if isinstance(result, tuple) and 1 <= len(result) <= 4:
+        return StepResult(*result)
+    raise TypeError("step() must return a StepResult (reward, success, terminated, truncated), got %r" % (result,))
+
+
+def _overrides(simulator: Any, method: str) -> bool:
+    mine = getattr(type(simulator), method, None)
+    return mine is not None and mine is not getattr(Simulator, method)

@@ -1,0 +1,151 @@
+"""What travels between the main side and a worker outside shared memory: frames of JSON with raw arrays behind.
+
+Nothing is pickled, so nothing can fail to unpickle, and the two sides may run different Pythons. Values come back with
+the types they had: tuples, numpy scalars and arrays, bytes, NaN. Numpy is imported only when an array turns up, so that
+an interpreter without numpy can still say so.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+from typing import Any, Dict, List
+
+#: Changes whenever either side would misread the other.
+PROTOCOL = 1
+
+# Bytes on the command socket. One below GROUP names a row of the worker: run the command in its control words.
+GROUP = 254
+"""All rows of a lock-step group at once."""
+CONTROL = 255
+"""A frame for the worker itself follows."""
+MAX_ROWS_PER_WORKER = 250
+
+#: One record on the bell: which row is done, and with which command (the sequence number it was sent with).
+RECORD = struct.Struct("<II")
+
+_LENGTH = struct.Struct("<I")
+
+
+class Disconnected(ConnectionError):
+    """The other side has gone."""
+
+
+def encode(value: Any) -> bytes:
+    """Turn a value into bytes."""
+    blobs: List[bytes] = []
+    text = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, *blobs])
+
+
+def decode(data: Any) -> Any:
+    """Turn bytes from `encode` back into the value."""
+    view = memoryview(data)
+    (size,) = _LENGTH.unpack_from(view)
+    start = _LENGTH.size
+    return _unpack(json.loads(bytes(view[start : start + size])), view[start + size :])
+
+
+def _pack(value: Any, blobs: List[bytes]) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is dict:
+        if all(type(key) is str and not key.startswith("~") for key in value):
+            return {key: _pack(item, blobs) for key, item in value.items()}
+        return {"~d": [[_pack(key, blobs), _pack(item, blobs)] for key, item in value.items()]}
+    if kind is list:
+        return [_pack(item, blobs) for item in value]
+    if kind is tuple:
+        return {"~t": [_pack(item, blobs) for item in value]}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"~b": _blob(bytes(value), blobs)}
+    if "numpy" in sys.modules:
+        numpy = sys.modules["numpy"]
+        if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            if value.dtype.names is None:
+                return {"~a": [value.dtype.str, list(value.shape), _blob(value.tobytes(), blobs)]}
+        elif isinstance(value, numpy.generic) and not value.dtype.hasobject:
+            return {"~n": [value.dtype.str, _blob(value.tobytes(), blobs)]}
+    if isinstance(value, dict):
+        return _pack(dict(value), blobs)
+    if isinstance(value, tuple):
+        return _pack(tuple(value), blobs)
+    for plain in (bool, int, float, str, list):
+        if isinstance(value, plain):
+            return _pack(plain(value), blobs)
+    # Anything else is told, not sent: an object of one interpreter means nothing in another.
+    return repr(value)[:1000]
+
+
+def _blob(data: bytes, blobs: List[bytes]) -> List[int]:
+    offset = sum(map(len, blobs))
+    blobs.append(data)
+    return [offset, len(data)]
+
+
+def _unpack(value: Any, blobs: memoryview) -> Any:
+    if isinstance(value, list):
+        return [_unpack(item, blobs) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, body),) = value.items()
+        if tag == "~t":
+            return tuple(_unpack(item, blobs) for item in body)
+        if tag == "~b":
+            return bytes(blobs[body[0] : body[0] + body[1]])
+        if tag == "~d":
+            return {_unpack(key, blobs): _unpack(item, blobs) for key, item in body}
+        if tag in ("~a", "~n"):
+            return _array(body, blobs)
+    return {key: _unpack(item, blobs) for key, item in value.items()}
+
+
+def _array(body: List[Any], blobs: memoryview) -> Any:
+    import numpy
+
+    offset, size = body[-1]
+    flat = numpy.frombuffer(bytes(blobs[offset : offset + size]), dtype=body[0])
+    return flat[0] if len(body) == 2 else flat.reshape(body[1]).copy()
+
+
+def frame(value: Any) -> bytes:
+    """Encode a value behind its length."""
+    data = encode(value)
+    return _LENGTH.pack(len(data)) + data
+
+
+def receive(sock: socket.socket) -> Any:
+    """Read one frame."""
+    (size,) = _LENGTH.unpack(receive_exactly(sock, _LENGTH.size))
+    return decode(receive_exactly(sock, size))
+
+
+def receive_exactly(sock: socket.socket, size: int) -> bytes:
+    """Read `size` bytes or raise `Disconnected`."""
+    parts: List[bytes] = []
+    while size:
+        part = sock.recv(min(size, 1 << 20))
+        if not part:
+            raise Disconnected("the other side closed the connection")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
+    """Put an exception into plain values, with the names to choose from where it has some."""
+    import traceback
+
+    return {
+        "kind": "failed",
+        "phase": phase,
+        "type": type(error).__name__,
+        "message": str(error),
+        "known": list(getattr(error, "known", ())),
+        "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
+        "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+    }

@@ -1,0 +1,21 @@
+"""The words both sides read and write by position. Nothing is imported here: it must load before numpy does."""
+
+# Words of `control`: what the main side tells a row.
+COMMAND, SEQUENCE, NUM_ACTIONS, PAYLOAD, AUTORESET, CAMERAS, RENDER_EVERY = range(7)
+CONTROL_WORDS = 16
+
+# COMMAND
+NOTHING, STEP, RESET, CALL = range(4)
+
+# AUTORESET
+DISABLED, NEXT_STEP, SAME_STEP = range(3)
+
+# Words of `status`: what a row answers. Those from INFO_BYTES to REPLY are zero in the usual case.
+NUM_STEPS, TERMINATED, TRUNCATED, SUCCESS, INFO_BYTES, INFO_MASK, FINAL_BYTES, FAILED, REPLY, FRAMES, WAS_RESET = range(
+    11
+)
+STATUS_WORDS = 16
+
+# Words of `timings`, in seconds of the clock that all processes share.
+STARTED, EXEC, SIM, OBS, VID, TOGGLE, CPU = range(7)
+TIMING_WORDS = 8
