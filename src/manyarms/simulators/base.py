@@ -307,7 +307,15 @@ def flatten(tree: Any, prefix: str = "") -> Dict[str, Any]:
 def put(out: Mapping[str, np.ndarray], name: str, value: Any) -> None:
     """Write `value` into the observation field `name`, checked against the spec; ragged fields are padded."""
     target = out[name]
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if type(value) is np.ndarray and value.shape == target.shape and value.dtype is target.dtype:
+        length = None if len(out) == 1 else out.get(name + LENGTH_SUFFIX)
+        if length is None:
+            target[...] = value
+            return
+    _put_checked(out, name, np.asarray(value), target)
+
+
+def _put_checked(out: Mapping[str, np.ndarray], name: str, array: np.ndarray, target: np.ndarray) -> None:
     length = out.get(name + LENGTH_SUFFIX)
     if length is not None and array.ndim == 1 and array.shape[0] <= target.shape[0]:
         length[()] = array.shape[0]

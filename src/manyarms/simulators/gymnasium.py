@@ -85,11 +85,17 @@ class GymnasiumSimulator(Simulator):
                 if key in info:
                     success = bool(np.all(info[key]))
                     break
-        return StepResult(reward, success, terminated, truncated)
+        # A plain tuple is half the cost of a StepResult, and this line runs once a step.
+        return reward, success, terminated, truncated  # type: ignore[return-value]
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         observation = self._observation
         if self._bare:
+            target = out[""]
+            if type(observation) is np.ndarray and observation.shape == target.shape:
+                if observation.dtype is target.dtype:
+                    target[...] = observation
+                    return
             put(out, "", observation)
         elif isinstance(observation, dict):
             for name in self._state_names:

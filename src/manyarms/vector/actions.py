@@ -85,9 +85,8 @@ class ActionWriter:
                 do=f"convert it: actions.astype(numpy.{target.dtype})",
             ) from None
         low, high = self._bounds[name]
-        low, high = low[rows], high[rows]
         if leading:
-            low, high = low[:, None], high[:, None]
+            low, high = low[rows][:, None], high[rows][:, None]
         if self._mode == "clip" and (target.dtype.kind != "f" or np.isfinite(target).all()):
             np.clip(target, low, high, out=target)
         elif not ((target >= low) & (target <= high)).all():

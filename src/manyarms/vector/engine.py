@@ -9,7 +9,7 @@ import contextlib
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,37 +64,57 @@ class Engine:
         self._ready: list[int] = []
         self._failures: list[WorkerError] = []
         self._in_flight = 0
+        self._timeout = config.step_timeout
+        self._ticks = self.control[:, w.SEQUENCE]
+        self._stepping_all = False
+        self._status_memory = self.arena.region("status")
+        self._nothing_to_tell = w.status_bytes(num_steps=1) * rows
         self._lost: set[int] = set()
         self._worker_of = [worker for worker in self.workers for _ in worker.rows]
-        self._doorbells = [(worker.socket.send, bytes([i])) for worker in self.workers for i in range(len(worker.rows))]
+        self._doorbells = [(worker.command_fd, bytes([i])) for worker in self.workers for i in range(len(worker.rows))]
         self._groups = {row: group for group in map(_Group, filter(_is_lockstep, self.workers)) for row in group.rows}
         partial = merged.spec.partial_reset
         for group in self._groups.values():
             group.partial_reset = partial
         # The usual case, all rows at once, is one doorbell a worker.
-        self._all_doorbells: list[tuple[Callable[[bytes], int], bytes]] = [
-            (worker.socket.send, bytes(range(len(worker.rows)))) for worker in self.workers
-        ]
+        self._all_doorbells = [(worker.command_fd, bytes(range(len(worker.rows)))) for worker in self.workers]
 
     @property
     def in_flight(self) -> int:
         """How many rows have a command that is not yet collected."""
         return self._in_flight + len(self._ready)
 
-    def step(self, rows: Sequence[int]) -> None:
-        """Send the actions that lie in the arena."""
-        control = self.control
-        if self._groups or len(rows) != len(self._expected):
-            for row in rows:
-                self._submit(row, w.STEP, b"")
-            return self._after_submit()
+    def step_all(self) -> bool:
+        """Send the actions that lie in the arena to every row and wait; True when no row has anything else to tell.
+
+        The usual case of `step`, `collect_all` and reading the status, at a third of their cost.
+        """
+        if self._groups or self._in_flight or self._ready or self._lost:
+            self.require_idle(range(len(self._expected)))
+            self.step(range(len(self._expected)))
+            self.collect_all(self._timeout)
+            return False
         self._tick = tick = self._tick % _LAST_TICK + 1
-        control[:, w.COMMAND : w.SEQUENCE + 1] = (w.STEP, tick)
-        control[:, w.PAYLOAD] = 0
-        self._expected = [tick] * len(rows)
-        self._in_flight += len(rows)
-        for send, data in self._all_doorbells:
-            _ring(send, data)
+        if not self._stepping_all:
+            self.control[:, w.COMMAND] = w.STEP
+            self.control[:, w.PAYLOAD] = 0
+            self._stepping_all = True
+        self._ticks[:] = tick
+        self._expected = [tick] * len(self._expected)
+        self._in_flight = len(self._expected)
+        for fd, data in self._all_doorbells:
+            try:
+                os.write(fd, data)
+            except BrokenPipeError:
+                continue  # the worker is dying, and its pidfd will say so, with the cause
+        self.collect_all(self._timeout)
+        return self._status_memory.tobytes() == self._nothing_to_tell
+
+    def step(self, rows: Sequence[int]) -> None:
+        """Send the actions that lie in the arena to some rows."""
+        for row in rows:
+            self._submit(row, w.STEP, b"")
+        self._after_submit()
 
     def reset(self, rows: Sequence[int], starts: Sequence[dict[str, Any]]) -> None:
         """Begin an episode in each row."""
@@ -142,16 +162,18 @@ class Engine:
     def collect_all(self, timeout: float | None) -> list[int]:
         """Wait for every row in flight; a row that fails does not keep the others from being awaited."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._flush_groups()
-        while self._in_flight:
+        while self._in_flight or self._groups:
+            self._flush_groups()
+            if not self._in_flight:
+                break
             if not self._drain() and not self._sleep(deadline):
                 raise self._timed_out(timeout or 0.0)
-            if self._groups:
-                self._flush_groups()
+        done, self._ready = self._ready, []
         if self._failures:
-            self._ready.clear()
             self.replies.clear()
-        return self.collect(0, 0)
+            failures, self._failures = self._failures, []
+            raise several(failures)
+        return done
 
     def abandon(self) -> None:
         """Wait for whatever is under way and forget it, as after an interrupt."""
@@ -174,6 +196,8 @@ class Engine:
             group.pending[row] = (command, payload)
 
     def _after_submit(self) -> None:
+        if not self._groups:
+            return
         for group in self._unique_groups():
             if len(group.pending) == len(group.rows):
                 self._flush(group)
@@ -181,10 +205,11 @@ class Engine:
     def _dispatch(self, row: int, command: int, payload: bytes) -> None:
         """Write one row's command and ring for it."""
         self._mark(row, command, len(payload))
-        send, byte = self._doorbells[row]
-        _ring(self._worker_of[row].socket.sendall if payload else send, byte + payload)
+        fd, byte = self._doorbells[row]
+        _ring(fd, byte + payload)
 
     def _mark(self, row: int, command: int, size: int) -> None:
+        self._stepping_all = False
         self._tick = self._tick % _LAST_TICK + 1
         words = self.control[row]
         words[w.COMMAND], words[w.SEQUENCE], words[w.PAYLOAD] = command, self._tick, size
@@ -197,6 +222,8 @@ class Engine:
         return list({id(group): group for group in self._groups.values()}.values())
 
     def _flush_groups(self) -> None:
+        if not self._groups:
+            return
         for group in self._unique_groups():
             self._flush(group)
 
@@ -217,7 +244,7 @@ class Engine:
                 self.control[row, w.COMMAND] = w.NOTHING
                 self.control[row, w.PAYLOAD] = 0
         group.outstanding = len(leaving)
-        _ring(group.worker.socket.sendall, bytes([wire.GROUP]) + payload)
+        _ring(group.worker.command_fd, bytes([wire.GROUP]) + payload)
 
     def _reachable(self, count: int) -> int:
         """Return how many rows can come back; refuse to wait for a group that waits for us."""
@@ -247,7 +274,7 @@ class Engine:
                 continue  # from a worker that has been given up meanwhile
             expected[row] = 0
             self._in_flight -= 1
-            if row in self._groups:
+            if self._groups and row in self._groups:
                 self._groups[row].outstanding -= 1
             if words[row][w.REPLY]:
                 self._take_reply(row)
@@ -302,15 +329,16 @@ class Engine:
             f"{first.describe(self.seeds[late[0]])} did not answer within {seconds:g} s"
             + (f", nor did {len(workers) - 1} more" if len(workers) > 1 else ""),
             rows=late,
-            do="raise step_timeout, or look at what the simulator is doing (py-spy dump --pid %d)" % first.pid,
+            do=f"raise step_timeout, or look at what the simulator is doing (py-spy dump --pid {first.pid})",
             log=str(first.log_path or ""),
         )
 
 
-def _ring(send: Callable[[bytes], Any], data: bytes) -> None:
+def _ring(fd: int, data: bytes) -> None:
     """Ring a doorbell. Where nobody answers, the worker is dying and its pidfd will say so, with the cause."""
-    with contextlib.suppress(ConnectionError):
-        send(data)
+    with contextlib.suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(fd, data) :]
 
 
 class _Group:

@@ -68,7 +68,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self.close()
             raise
         spec = self.simulator_spec = self._merged.spec
-        self.single_observation_space = space_of(spec.layout() if not self._merged.rename else self._named_layout())
+        self.single_observation_space = space_of(spec.layout())
         self.single_action_space = space_of(spec.actions)
         self.observation_space = batched(self.single_observation_space, self.num_envs)
         self.action_space = batched(self.single_action_space, self.num_envs)
@@ -84,12 +84,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self.profiler = Profiler(arena.array("timings"), config.trace) if config.profile else None
         self.last_timing: ChunkTiming | None = None
         self._all_rows = np.arange(self.num_envs)
+        self._first_rewards = self._rewards[:, 0]
+        self._no_ends = np.zeros(self.num_envs, bool)
+        self._uncertain = True
         self._mode = _MODE_WORDS[config.autoreset_mode]  # type: ignore[index]
         self._sent_cameras = self._sent_mode = self._sent_length = -1
         self._control[:, w.RENDER_EVERY] = config.render_every
-
-    def _named_layout(self) -> dict[str, Any]:
-        return self._merged.spec.layout()
 
     # -- as Gymnasium users know it -------------------------------------------------------------------------------------
 
@@ -101,6 +101,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         ``options["tasks"]`` and ``options["init_states"]`` give one of each a row; the rest goes to the simulators.
         """
         self._check_open()
+        self._uncertain = True
         if self._engine.in_flight:
             self._engine.abandon()
         options = dict(options or {})
@@ -126,21 +127,26 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Apply one action a row: ``[num_envs, …]``."""
         profiler = self.profiler
         began = profiler.begin() if profiler else None
-        engine = self._engine
-        self._check_ready_to_step()
+        if self._uncertain:
+            self._check_ready_to_step()
         self._actions.write_step(actions)
         if self._sent_length != 1:
             self._control[:, w.NUM_ACTIONS] = 1
             self._sent_length = 1
         self._prepare(None, self._mode)
-        engine.step(range(self.num_envs))
-        engine.collect_all(self.config.step_timeout)
-        status = self._status.copy()
-        terminated = status[:, w.TERMINATED] != 0
-        truncated = status[:, w.TRUNCATED] != 0
-        self._note_ends(terminated | truncated)
-        rewards = self._rewards[:, 0].copy()
-        infos = self._read_infos(self._all_rows, status)
+        self._uncertain = True  # unless the call comes to its end
+        plain = self._engine.step_all()
+        rewards = self._first_rewards.copy()
+        if plain:
+            self._uncertain = False
+            terminated, truncated, infos = self._no_ends.copy(), self._no_ends.copy(), {}
+        else:
+            status = self._status.copy()
+            terminated = status[:, w.TERMINATED] != 0
+            truncated = status[:, w.TRUNCATED] != 0
+            rewards[status[:, w.NUM_STEPS] == 0] = 0.0
+            self._note_ends(terminated | truncated)
+            infos = self._read_infos(self._all_rows, status)
         if profiler and began:
             self.last_timing = profiler.finish(*began, self._all_rows)
         return self._observations(None), rewards, terminated, truncated, infos
@@ -162,8 +168,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self._control[:, w.NUM_ACTIONS] = length
             self._sent_length = length
         self._prepare(cameras, self._mode)
-        self._engine.step(range(self.num_envs))
-        self._engine.collect_all(self.config.step_timeout)
+        self._engine.step_all()
         chunk = self._chunk(self._all_rows, length, began)
         self._note_ends(chunk.terminated | chunk.truncated)
         return chunk
@@ -179,6 +184,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if len(episodes) != len(rows):
             raise ConfigError(f"{len(episodes)} episodes were given for {len(rows)} rows")
         self._engine.require_idle(rows)
+        self._uncertain = True
         self._prepare(None, w.DISABLED)
         self._engine.state[rows] = NEW
         self._engine.reset(rows, [_start(e.task, e.seed, e.init_state, None) for e in map(_as_episode, episodes)])
@@ -255,6 +261,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def load_state(self, states: Sequence[Any], rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Put each row back into a saved state; `observations` shows it."""
         indices = self._row_indices(self._all_rows if rows is None else rows)
+        self._uncertain = True
         self._prepare(None, self._mode)
         ended = self._call(indices, "load_state", [(state,) for state in states], {})
         self._engine.state[indices] = np.where(ended, ENDED, LIVE)
@@ -270,6 +277,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def close_extras(self, timeout: float = 5.0, **kwargs: Any) -> None:
         """End all workers."""
+        self._uncertain = True
         self._supervisor.close(timeout)
         if getattr(self, "profiler", None):
             self.profiler.write_trace()  # type: ignore[union-attr]
@@ -304,12 +312,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                     f"rows {idle.tolist()} have no running episode",
                     do="reset() first, or reset(options={'reset_mask': …})",
                 )
-        self._engine.require_idle(range(self.num_envs))
 
     def _note_ends(self, ended: np.ndarray) -> None:
         if self._mode != w.SAME_STEP:
             held = (self._status[:, w.NUM_STEPS] == 0) & (self._status[:, w.WAS_RESET] == 0)
             self._engine.state[:] = np.where(ended | held, ENDED, LIVE)
+        self._uncertain = self._mode == w.DISABLED and bool(ended.any())
 
     def _check_group_reset(self, rows: Sequence[int]) -> None:
         """Refuse to reset part of a group that can only be reset as one."""

@@ -38,7 +38,7 @@ _TAIL_LINES = 12
 
 
 class WorkerProcess:
-    """A child process with a command socket, a pidfd and a log. It knows nothing of rows' contents."""
+    """A child process with a command pipe, a socket for answers, a pidfd and a log. It knows nothing of rows' contents."""
 
     def __init__(self, index: int, rows: Sequence[int], simulator: SimulatorConfig, config: VectorConfig) -> None:
         self.index = index
@@ -48,6 +48,8 @@ class WorkerProcess:
         self.log_path = Path(config.log_dir) / f"worker-{index}.log" if config.log_dir is not None else None
         self.lockstep = False
         self.pidfd = -1
+        self.command_fd = -1
+        """Where doorbells are rung; a pipe, which wakes a process at two thirds of a socket's cost."""
         self._log: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -59,7 +61,7 @@ class WorkerProcess:
 
     @property
     def socket(self) -> socket.socket:
-        """The command socket."""
+        """The socket of the handshake and of long answers."""
         assert self._socket is not None, "the worker has not been started"
         return self._socket
 
@@ -75,7 +77,8 @@ class WorkerProcess:
         else:
             self._log = tempfile.TemporaryFile(prefix="manyarms-")
         ours, theirs = socket.socketpair()
-        fds = (theirs.fileno(), bell_fd, arena_fd)
+        commands, self.command_fd = os.pipe()
+        fds = (theirs.fileno(), commands, bell_fd, arena_fd)
         label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
         command = [self.interpreter, "-X", "faulthandler", str(_MAIN), *map(str, fds), label]
         try:
@@ -93,6 +96,7 @@ class WorkerProcess:
             raise
         finally:
             theirs.close()
+            os.close(commands)
         self._socket = ours
         self.pidfd = os.pidfd_open(self._process.pid)
 
@@ -142,11 +146,9 @@ class WorkerProcess:
 
     def ask_to_close(self) -> None:
         """Ask the process to close its simulators and end."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.settimeout(0.5)
-                self._socket.send(bytes([wire.CONTROL]))
-                self._socket.shutdown(socket.SHUT_WR)
+        if self.command_fd >= 0:
+            os.close(self.command_fd)
+            self.command_fd = -1
 
     def end(self, timeout: float) -> None:
         """Wait for the end, then kill what is left of the process group; let go of everything."""
@@ -155,6 +157,7 @@ class WorkerProcess:
                 self._process.wait(timeout=max(0.0, timeout))
             self.kill()
             self._process.wait()
+        self.ask_to_close()
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -18,8 +18,8 @@ from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room
 from manyarms.vector.process import WorkerProcess
 from manyarms.workers import wire
 
-#: File descriptors a worker costs the main process: socket, pidfd, log.
-_FDS_PER_WORKER = 3
+#: File descriptors a worker costs the main process: socket, pipe, pidfd, log.
+_FDS_PER_WORKER = 4
 _SPARE_FDS = 128
 
 #: After the first worker has failed, how long the others may still take to say the same.

@@ -88,6 +88,11 @@ class Arena:
         start = prefix + "/"
         return {name[len(start) :]: self.array(name) for name in self.layout.slots if name.startswith(start)}
 
+    def region(self, name: str) -> memoryview:
+        """Return the bytes of a field in all rows, padding included."""
+        slot = self.layout.slots[name]
+        return memoryview(self.memory)[slot.offset : slot.offset + self.layout.rows * slot.stride]
+
     def words(self, name: str, row: int) -> memoryview:
         """Return a row of int32 or float64 words as a memoryview: five times faster than numpy for single values."""
         slot = self.layout.slots[name]

@@ -34,6 +34,9 @@ class Group:
         watch = self.watch
         if watch:
             watch.start()
+        for port in self.ports:
+            if port.control[w.COMMAND] != w.NOTHING:
+                port.begin_report()
         stepping = [i for i, port in enumerate(self.ports) if port.control[w.COMMAND] == w.STEP]
         resetting = dict(starts)
         live = [i for i in stepping if not self.ended[i]]
@@ -128,6 +131,7 @@ class Group:
     def call(self, row: int, method: str, args: Any, kwargs: Dict[str, Any]) -> None:
         """Answer a call of the main side for one row."""
         port = self.ports[row]
+        port.begin_report()
         if method == "save_state":
             port.answer({"state": self.simulator.save_state(row), "steps": self.steps[row], "ended": self.ended[row]})
         elif method == "load_state":

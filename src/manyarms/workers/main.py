@@ -1,4 +1,4 @@
-"""Entry point of a worker process: ``python main.py <command fd> <bell fd> <arena fd> <label>``.
+"""Entry point of a worker process: ``python main.py <socket> <command pipe> <bell pipe> <arena> <label>``, all fds.
 
 Started by path in whatever interpreter the simulator lives in, so the first lines must parse in any Python 3 and must
 not let our directory shadow anything there.
@@ -27,7 +27,7 @@ def adopt_package():
 
 def main():
     # type: () -> None
-    command_fd, bell_fd, arena_fd = (int(text) for text in sys.argv[1:4])
+    socket_fd, command_fd, bell_fd, arena_fd = (int(text) for text in sys.argv[1:5])
     sys.argv = [sys.argv[0]]  # some simulators parse it
     if sys.version_info < (3, 8):
         # The handshake itself needs a newer Python: say it where the supervisor looks when a worker dies.
@@ -37,7 +37,7 @@ def main():
     adopt_package()
     from manyarms.workers.serve import serve
 
-    serve(command_fd, bell_fd, arena_fd)
+    serve(socket_fd, command_fd, bell_fd, arena_fd)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from .arena import Arena
 from .wire import encode
 
 
-_CLEAR = memoryview(bytes(4 * w.STATUS_WORDS)).cast("i")
+_CLEAR = memoryview(w.status_bytes()).cast("i")
+ONE_STEP = memoryview(w.status_bytes(num_steps=1)).cast("i")
 
 
 class Port:
@@ -33,6 +35,7 @@ class Port:
         self._final_info_area = memory.words("final_info", row) if "final_info" in memory.layout.slots else None
         self._actions = _views(memory, "actions", row, spec.actions, rename, leading=1)
         self._bare_action = self._actions.get("")
+        self.take_action = self._single_action()
         self._typed = list(_views(memory, "infos", row, spec.infos, {}).items())
         self._frames = self._frame_views(memory, row, layout, rename)
         self._camera_sets: Dict[int, Tuple[str, ...]] = {}
@@ -70,6 +73,11 @@ class Port:
             result.append(views)
         return result
 
+    @property
+    def films(self) -> bool:
+        """Whether someone watches the steps inside chunks."""
+        return bool(self._frames)
+
     def take_actions(self) -> Sequence[Any]:
         """Copy the actions out, so that a simulator may keep them."""
         count = self.control[w.NUM_ACTIONS]
@@ -78,8 +86,19 @@ class Port:
         chunks = {name: view[:count].copy() for name, view in self._actions.items()}
         return [nest({name: chunk[i] for name, chunk in chunks.items()}) for i in range(count)]
 
+    def _single_action(self) -> Callable[[], Any]:
+        """Return what copies one action out: `take_actions` for a chunk of one, as a single call where that can be."""
+        bare = self._bare_action
+        if bare is None:
+            return lambda: self.take_actions()[0]
+        if bare.ndim == 1:
+            return partial(bare.__getitem__, 0)
+        return bare[0].copy
+
     def asked_cameras(self) -> Tuple[str, ...]:
         """Return the cameras whose bits are set."""
+        if not self.cameras:
+            return ()
         bits = self.control[w.CAMERAS]
         cameras = self._camera_sets.get(bits)
         if cameras is None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
 import socket
 import sys
-from typing import Any, Dict, List, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Union
 
 from . import wire
 from . import words as w
 
+if TYPE_CHECKING:
+    from .port import Port  # needs numpy, which the interpreter may lack
 
-def serve(command_fd: int, bell_fd: int, arena_fd: int) -> None:
-    """Serve until the main side closes the socket."""
+
+def serve(socket_fd: int, command_fd: int, bell_fd: int, arena_fd: int) -> None:
+    """Serve until the main side closes the command pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main side's to handle
-    sock = socket.socket(fileno=command_fd)
-    for fd in (command_fd, bell_fd, arena_fd):
+    sock = socket.socket(fileno=socket_fd)
+    for fd in (socket_fd, command_fd, bell_fd, arena_fd):
         os.set_inheritable(fd, False)  # a simulator's own children must not keep us alive
     hello = {"kind": "hello", "protocol": wire.PROTOCOL, "python": platform.python_version(), "pid": os.getpid()}
     try:
@@ -29,7 +33,7 @@ def serve(command_fd: int, bell_fd: int, arena_fd: int) -> None:
         hello["message"] = str(error)
     sock.sendall(wire.frame(hello))
     try:
-        worker = Worker(sock, bell_fd, wire.receive(sock))
+        worker = Worker(sock, command_fd, bell_fd, wire.receive(sock))
     except (ConnectionError, Refused):
         return
     try:
@@ -48,11 +52,12 @@ class Refused(Exception):
 class Worker:
     """The simulators of this process and the rows they fill."""
 
-    def __init__(self, sock: socket.socket, bell_fd: int, start: Dict[str, Any]) -> None:
+    def __init__(self, sock: socket.socket, command_fd: int, bell_fd: int, start: Dict[str, Any]) -> None:
         self.sock = sock
+        self.command_fd = command_fd
         self.bell_fd = bell_fd
         self.first_row = 0
-        self.ports: List[Any] = []
+        self.ports: List[Port] = []
         self.runners: List[Any] = []
         self.group: Any = None
         self.simulators, self.lockstep = self._build(start)
@@ -100,76 +105,103 @@ class Worker:
 
     def run(self) -> None:
         """Answer the doorbell: each byte names a row whose command is ready."""
-        receive = self.sock.recv
+        receive, ring, pack = os.read, os.write, wire.RECORD.pack
+        command_fd, bell_fd, step = self.command_fd, self.bell_fd, w.STEP
+        steps = [(port, port.control, port.status, runner.step) for port, runner in zip(self.ports, self.runners)]
+        gc.collect()
+        gc.freeze()  # what is loaded now stays; later collections need not walk it
         while True:
-            rung = receive(4096)
+            rung = receive(command_fd, 4096)
+            if len(rung) == 1 and rung[0] < len(steps):
+                port, control, status, run = steps[rung[0]]
+                if control[w.COMMAND] == step:  # the usual case, one row and no payload, without the detour below
+                    try:
+                        run()
+                    except (Exception, SystemExit) as error:
+                        self._report([port], error)
+                    ring(bell_fd, pack(port.row, control[w.SEQUENCE]))
+                    if status[w.REPLY]:
+                        self.sock.sendall(wire.frame(port.reply))
+                    continue
             if not rung:
-                raise wire.Disconnected("the main side has gone")
-            position = 0
-            done: List[Any] = []
-            while position < len(rung):
-                byte = rung[position]
-                position += 1
-                if byte == wire.CONTROL:
-                    return
-                rows = self.ports if byte == wire.GROUP else [self.ports[byte]]
-                for port in rows:
-                    # What follows the byte is this command's payload; it may not have arrived yet.
-                    size = port.control[w.PAYLOAD]
-                    missing = size - (len(rung) - position)
-                    if missing > 0:
-                        rung += wire.receive_exactly(self.sock, missing)
-                    port.payload = rung[position : position + size] if size else b""
-                    position += size
-                done += self._carry_out(byte, rows)
-            self._answer(done)
+                return  # the main side has closed the pipe, or has gone
+            self._answer_all(rung)
 
-    def _carry_out(self, byte: int, rows: List[Any]) -> List[Any]:
-        """Run one command; return the ports that have something to say."""
-        asked = [port for port in rows if port.control[w.COMMAND] != w.NOTHING]
-        for port in asked:
-            port.begin_report()
-        try:
+    def _answer_all(self, rung: bytes) -> None:
+        """Carry out every command that was rung for, then ring back once."""
+        done: List[Port] = []
+        position = 0
+        while position < len(rung):
+            byte = rung[position]
+            position += 1
+            rows = self.ports if byte == wire.GROUP else [self.ports[byte]]
+            payloads: List[bytes] = []
+            for port in rows:
+                # What follows the byte is this command's payload; it may not have arrived yet.
+                size = port.control[w.PAYLOAD]
+                missing = size - (len(rung) - position)
+                if missing > 0:
+                    rung += read_exactly(self.command_fd, missing)
+                payloads.append(rung[position : position + size])
+                position += size
+            asked = [port for port in rows if port.control[w.COMMAND] != w.NOTHING]
             if byte == wire.GROUP:
-                from ..simulators.base import Start
-
-                resets = [i for i, port in enumerate(rows) if port.control[w.COMMAND] == w.RESET]
-                self.group.run({i: Start(**wire.decode(rows[i].payload)) for i in resets})
+                self._guard(asked, self._run_group, payloads)
             else:
-                self._carry_out_row(byte, asked[0])
-        except (Exception, SystemExit) as error:
-            phase = {w.STEP: "step", w.RESET: "reset", w.CALL: "call"}[asked[0].control[w.COMMAND]]
-            description = wire.describe_error(error, phase)
-            for port in asked:
-                port.report_failure(description)
-        return asked
-
-    def _carry_out_row(self, byte: int, port: Any) -> None:
-        command = port.control[w.COMMAND]
-        if command == w.STEP:
-            self.runners[byte].step()
-        elif command == w.RESET:
-            self.runners[byte].reset(wire.decode(port.payload))
-        elif self.group is not None:
-            self.group.call(byte, **wire.decode(port.payload))
-        else:
-            self.runners[byte].call(**wire.decode(port.payload))
-
-    def _answer(self, done: List[Any]) -> None:
-        """Ring the bell once for all that is done; long answers follow on the socket in the same order."""
-        if len(done) == 1:
-            port = done[0]
-            os.write(self.bell_fd, wire.RECORD.pack(port.row, port.control[w.SEQUENCE]))
-        else:
-            os.write(self.bell_fd, b"".join(wire.RECORD.pack(port.row, port.control[w.SEQUENCE]) for port in done))
+                self._guard(asked, self._run_row, byte, payloads[0])
+            done += asked
+        os.write(self.bell_fd, b"".join(wire.RECORD.pack(port.row, port.control[w.SEQUENCE]) for port in done))
         for port in done:
             if port.status[w.REPLY]:
-                self.sock.sendall(wire.frame(port.reply))
+                self.sock.sendall(wire.frame(port.reply))  # in the order of the bell
+
+    def _guard(self, ports: Sequence[Port], run: Callable[..., None], *args: Any) -> None:
+        """Run a command; what it raises becomes the answer of the rows concerned."""
+        try:
+            run(*args)
+        except (Exception, SystemExit) as error:
+            self._report(ports, error)
+
+    def _report(self, ports: Sequence[Port], error: BaseException) -> None:
+        phase = {w.STEP: "step", w.RESET: "reset", w.CALL: "call"}[ports[0].control[w.COMMAND]]
+        description = wire.describe_error(error, phase)
+        for port in ports:
+            port.begin_report()
+            port.report_failure(description)
+
+    def _run_group(self, payloads: Sequence[bytes]) -> None:
+        from ..simulators.base import Start
+
+        resets = [i for i, port in enumerate(self.ports) if port.control[w.COMMAND] == w.RESET]
+        self.group.run({i: Start(**wire.decode(payloads[i])) for i in resets})
+
+    def _run_row(self, index: int, payload: bytes) -> None:
+        command = self.ports[index].control[w.COMMAND]
+        if self.group is not None:
+            self.group.call(index, **wire.decode(payload))
+        elif command == w.STEP:
+            self.runners[index].step()
+        elif command == w.RESET:
+            self.runners[index].reset(wire.decode(payload))
+        else:
+            self.runners[index].call(**wire.decode(payload))
 
     def close(self) -> None:
         """Close every simulator."""
         for simulator in self.simulators:
             simulator.close()
+
+
+def read_exactly(fd: int, size: int) -> bytes:
+    """Read `size` bytes of a command's payload."""
+    parts: List[bytes] = []
+    while size:
+        part = os.read(fd, size)
+        if not part:
+            raise wire.Disconnected("the main side has gone")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _check_simulator(simulator: Any, lockstep: bool) -> None:

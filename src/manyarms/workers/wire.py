@@ -16,11 +16,9 @@ from typing import Any, Dict, List
 #: Changes whenever either side would misread the other.
 PROTOCOL = 1
 
-# Bytes on the command socket. One below GROUP names a row of the worker: run the command in its control words.
+# Bytes on the command pipe. One below GROUP names a row of the worker: run the command in its control words.
 GROUP = 254
 """All rows of a lock-step group at once."""
-CONTROL = 255
-"""A frame for the worker itself follows."""
 MAX_ROWS_PER_WORKER = 250
 
 #: One record on the bell: which row is done, and with which command (the sequence number it was sent with).

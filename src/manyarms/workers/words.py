@@ -1,4 +1,6 @@
-"""The words both sides read and write by position. Nothing is imported here: it must load before numpy does."""
+"""The words both sides read and write by position. Loads without numpy, which the worker may lack."""
+
+import sys
 
 # Words of `control`: what the main side tells a row.
 COMMAND, SEQUENCE, NUM_ACTIONS, PAYLOAD, AUTORESET, CAMERAS, RENDER_EVERY = range(7)
@@ -19,3 +21,8 @@ STATUS_WORDS = 16
 # Words of `timings`, in seconds of the clock that all processes share.
 STARTED, EXEC, SIM, OBS, VID, TOGGLE, CPU = range(7)
 TIMING_WORDS = 8
+
+
+def status_bytes(num_steps: int = 0) -> bytes:
+    """Return the status of a row that has nothing to tell but how many steps it ran."""
+    return num_steps.to_bytes(4, sys.byteorder) + bytes(4 * (STATUS_WORDS - 1))
