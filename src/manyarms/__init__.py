@@ -4,6 +4,9 @@ Importing is free: names are loaded when first used. Workers execute this file i
 valid in Python 3.8 and import nothing.
 """
 
+TYPE_CHECKING = False
+"""Seen as true by type checkers, without importing typing."""
+
 __version__ = "0.1.0"
 
 _LAZY = {
@@ -15,7 +18,10 @@ _LAZY = {
     "VectorConfig": "manyarms.vector",
 }
 
-__all__ = [*_LAZY, "__version__"]
+if TYPE_CHECKING:
+    from manyarms.vector import Chunk, EpisodeId, SimulatorConfig, VectorConfig, VectorEnv, make_vec
+
+__all__ = ["Chunk", "EpisodeId", "SimulatorConfig", "VectorConfig", "VectorEnv", "__version__", "make_vec"]
 
 
 def __getattr__(name):  # type: (str) -> object

@@ -184,9 +184,9 @@ class Start(NamedTuple):
 class Simulator:
     """One scene in one process.
 
-    Derive from it, or write a class with the same methods. The worker calls, for every episode, `reset`, then for every
-    chunk `step` once an action, then `observe` once. `observe` is apart from `step` so that frames nobody sees are never
-    rendered.
+    Derive from it, or write a class with the same methods. The worker calls, for every episode, `reset`, then for
+    every chunk `step` once an action, then `observe` once. `observe` is apart from `step` so that frames nobody sees
+    are never rendered.
     """
 
     lockstep = False

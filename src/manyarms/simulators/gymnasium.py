@@ -28,6 +28,7 @@ class GymnasiumSimulator(Simulator):
         wrappers: Sequence[Any] = (),
         cameras: Sequence[str] = (),
         imports: Sequence[str] = (),
+        max_episode_steps: Optional[int] = None,
         **options: Any,
     ) -> None:
         for name in imports:
@@ -37,6 +38,8 @@ class GymnasiumSimulator(Simulator):
             raise SpecError("a Gymnasium environment has one camera, %r; got %s" % (RENDER, ", ".join(unknown)))
         if cameras:
             options.setdefault("render_mode", "rgb_array")
+        if max_episode_steps:
+            options["max_episode_steps"] = max_episode_steps
         if env is None:
             env = make_env(task, options)
         for wrapper in wrappers:
@@ -92,11 +95,14 @@ class GymnasiumSimulator(Simulator):
         observation = self._observation
         if self._bare:
             target = out[""]
-            if type(observation) is np.ndarray and observation.shape == target.shape:
-                if observation.dtype is target.dtype:
-                    target[...] = observation
-                    return
-            put(out, "", observation)
+            if (
+                type(observation) is np.ndarray
+                and observation.shape == target.shape
+                and observation.dtype is target.dtype
+            ):
+                target[...] = observation
+            else:
+                put(out, "", observation)
         elif isinstance(observation, dict):
             for name in self._state_names:
                 value: Any = observation

@@ -1,7 +1,8 @@
 """From a name to a simulator, looked up where the simulator lives: inside the worker's interpreter.
 
-Three kinds of names: ``<simulator>/<task>`` (built in, or a plug-in's entry point in the group ``manyarms.simulators``),
-``package.module:factory`` and ``path/to/file.py:factory``. Standard library only, Python 3.8 and later.
+Three kinds of names: ``<simulator>/<task>`` (built in, or a plug-in's entry point in the group
+``manyarms.simulators``), ``package.module:factory`` and ``path/to/file.py:factory``. Standard library only, Python 3.8
+and later.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 ENTRY_POINT_GROUP = "manyarms.simulators"
 
@@ -97,10 +98,17 @@ def resolve(simulator_id: str) -> Tuple[Callable[..., Any], Dict[str, Any]]:
     raise UnknownSimulator(name, [*BUILT_IN, *points])
 
 
-def build(simulator_id: str, options: Dict[str, Any], rows: int) -> Tuple[List[Any], bool]:
-    """Build the simulators of a worker: one a row, or one for all rows of a lock-step group (and say which)."""
+def build(
+    simulator_id: str, options: Dict[str, Any], rows: int, max_episode_steps: Optional[int] = None
+) -> Tuple[List[Any], bool]:
+    """Build the simulators of a worker: one a row, or one for all rows of a lock-step group (and say which).
+
+    The worker keeps the time limit, but a simulator with a clock of its own must hear of it.
+    """
     factory, arguments = resolve(simulator_id)
     arguments = {**arguments, **options}
+    if max_episode_steps and "max_episode_steps" in inspect.signature(factory).parameters:
+        arguments["max_episode_steps"] = max_episode_steps
     if getattr(factory, "lockstep", False):
         return [factory(rows=rows, **arguments)], True
     return [_build_one(factory, arguments) for _ in range(rows)], False

@@ -39,8 +39,8 @@ class ActionWriter:
         """Write K actions for each of `rows`; return R and K."""
         parts = {"": actions} if self._bare else self._parts(actions)
         size = (0, 0)
-        for name, values in parts.items():
-            values = _as_array(name, values)
+        for name, given in parts.items():
+            values = _as_array(name, given)
             field = self._fields[name]
             if values.ndim != 2 + len(field.shape):
                 raise ActionError(
@@ -114,7 +114,7 @@ class ActionWriter:
 
 
 def row_bounds(field: Field, rows: Sequence[Field]) -> tuple[np.ndarray, np.ndarray]:
-    """Return [rows, …] bounds; infinite ones become the largest finite numbers, so that one comparison finds NaN and inf."""
+    """Return [rows, …] bounds; infinite ones become the largest finite number, so that one comparison finds NaN too."""
     dtype = np.dtype(field.dtype)
     # The padding of rows with fewer numbers may hold whatever the shared space allows: nobody reads it.
     low, high = (np.repeat(bound[None], len(rows), axis=0) for bound in bounds_of(field))

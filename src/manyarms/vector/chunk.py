@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 
-class EpisodeId(NamedTuple):
+@dataclass(frozen=True)
+class EpisodeId:
     """What an episode is: all of its randomness follows from this."""
 
     task: str | None = None

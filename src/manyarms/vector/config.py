@@ -29,7 +29,7 @@ class SimulatorConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keywords for the simulator; plain values and arrays."""
     python: str | None = None
-    """The interpreter the worker runs in: a path, a command, or the directory of a virtual environment; default: this one."""
+    """The interpreter the worker runs in: a path, a command or a virtual environment; default: this one."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables set before the worker starts."""
 

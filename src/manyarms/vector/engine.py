@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from manyarms.errors import RowStateError, SimulatorError, WorkerError, WorkerTimeout, several
-from manyarms.simulators.base import Spec
 from manyarms.vector.config import VectorConfig
+from manyarms.vector.groups import LIVE, NEW, LockstepGroup
+from manyarms.vector.layout import arena_fields
 from manyarms.vector.memory import check_room
 from manyarms.vector.process import WorkerProcess
 from manyarms.vector.spaces import MergedSpec
@@ -25,9 +25,6 @@ from manyarms.vector.supervisor import Supervisor
 from manyarms.workers import wire
 from manyarms.workers import words as w
 from manyarms.workers.arena import Arena, Layout
-
-# What the main side knows of a row.
-NEW, LIVE, ENDED = range(3)
 
 #: Sequence numbers run from 1 to this; 0 means that nothing is expected.
 _LAST_TICK = 0x7FFFFFFF
@@ -72,10 +69,11 @@ class Engine:
         self._lost: set[int] = set()
         self._worker_of = [worker for worker in self.workers for _ in worker.rows]
         self._doorbells = [(worker.command_fd, bytes([i])) for worker in self.workers for i in range(len(worker.rows))]
-        self._groups = {row: group for group in map(_Group, filter(_is_lockstep, self.workers)) for row in group.rows}
-        partial = merged.spec.partial_reset
-        for group in self._groups.values():
-            group.partial_reset = partial
+        self._groups: dict[int, LockstepGroup] = {}
+        for worker in self.workers:
+            if worker.lockstep:
+                group = LockstepGroup(worker, merged.rows[worker.rows[0]].partial_reset)
+                self._groups.update(dict.fromkeys(worker.rows, group))
         # The usual case, all rows at once, is one doorbell a worker.
         self._all_doorbells = [(worker.command_fd, bytes(range(len(worker.rows)))) for worker in self.workers]
 
@@ -127,6 +125,8 @@ class Engine:
         """Call a method of each row's simulator and wait for the answers."""
         self.require_idle(rows)
         for row, payload in zip(rows, payloads, strict=True):
+            if row in self._groups:
+                self._groups[row].outstanding += 1
             self._dispatch(row, w.CALL, payload)
         done = self.collect(len(rows), None)
         assert sorted(done) == sorted(rows)
@@ -218,7 +218,7 @@ class Engine:
 
     # -- lock-step groups ---------------------------------------------------------------------------------------------
 
-    def _unique_groups(self) -> list[_Group]:
+    def _unique_groups(self) -> list[LockstepGroup]:
         return list({id(group): group for group in self._groups.values()}.values())
 
     def _flush_groups(self) -> None:
@@ -227,7 +227,7 @@ class Engine:
         for group in self._unique_groups():
             self._flush(group)
 
-    def _flush(self, group: _Group) -> None:
+    def _flush(self, group: LockstepGroup) -> None:
         """Let a group leave when all that must go together has been sent."""
         if group.outstanding or not group.pending:
             return
@@ -339,62 +339,6 @@ def _ring(fd: int, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         while data:
             data = data[os.write(fd, data) :]
-
-
-class _Group:
-    """Rows that leave and come back together."""
-
-    def __init__(self, worker: WorkerProcess) -> None:
-        self.worker = worker
-        self.rows = worker.rows
-        self.partial_reset = True
-        self.outstanding = 0
-        self.pending: dict[int, tuple[int, bytes]] = {}
-
-    def leaving(self, state: np.ndarray) -> set[int]:
-        """Return the rows whose commands can go now.
-
-        Resets go by themselves, at once or, where the simulator can only reset all rows, when no row is in mid-episode.
-        Steps go when every live row has one.
-        """
-        resets = {row for row, (command, _) in self.pending.items() if command == w.RESET}
-        steps = set(self.pending) - resets
-        live = {row for row in self.rows if state[row] == LIVE} - resets
-        if resets and (self.partial_reset or not live):
-            return resets
-        return steps if steps and live <= steps else set()
-
-
-def _is_lockstep(worker: WorkerProcess) -> bool:
-    return worker.lockstep
-
-
-def arena_fields(spec: Spec, config: VectorConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return every array of the arena: name -> dtype and shape of one row."""
-    fields: dict[str, tuple[str, tuple[int, ...]]] = {
-        "control": ("i4", (w.CONTROL_WORDS,)),
-        "status": ("i4", (w.STATUS_WORDS,)),
-        "rewards": ("f8", (config.max_chunk,)),
-        "timings": ("f8", (w.TIMING_WORDS,)),
-        "info": ("u1", (config.info_bytes,)),
-    }
-    for name, field in spec.actions.items():
-        fields[f"actions/{name}"] = (field.dtype, (config.max_chunk, *field.shape))
-    for name, field in spec.infos.items():
-        fields[f"infos/{name}"] = (field.dtype, field.shape)
-    prefixes = ["observations"]
-    if config.autoreset_mode is AutoresetMode.SAME_STEP:
-        prefixes.append("final")
-        fields["final_info"] = ("u1", (config.info_bytes,))
-    for prefix in prefixes:
-        for name, field in spec.layout().items():
-            fields[f"{prefix}/{name}"] = (field.dtype, field.shape)
-    if config.render_every:
-        frames = -(-config.max_chunk // config.render_every)
-        for name, field in spec.observations.items():
-            if field.camera:
-                fields[f"frames/{name}"] = (field.dtype, (frames, *field.shape))
-    return fields
 
 
 def simulator_error(worker: WorkerProcess, row: int, seed: int | None, error: dict[str, Any]) -> SimulatorError:

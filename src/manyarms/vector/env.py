@@ -15,9 +15,11 @@ from gymnasium.vector import AutoresetMode
 from manyarms.errors import ConfigError, RowStateError
 from manyarms.simulators.base import nest
 from manyarms.vector.actions import ActionWriter
+from manyarms.vector.arguments import chunk_lengths, masked_rows, one_per_row, row_indices, seeds_for
 from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
-from manyarms.vector.config import SimulatorConfig, VectorConfig, rows_of
-from manyarms.vector.engine import ENDED, LIVE, NEW, Engine
+from manyarms.vector.config import SimulatorConfig, VectorConfig, parse_autoreset, rows_of
+from manyarms.vector.engine import Engine
+from manyarms.vector.groups import ENDED, LIVE, NEW
 from manyarms.vector.infos import InfoReader
 from manyarms.vector.profile import Profiler
 from manyarms.vector.spaces import batched, merge, space_of
@@ -31,6 +33,8 @@ _MODE_WORDS = {
     AutoresetMode.SAME_STEP: w.SAME_STEP,
 }
 
+_ALL_CAMERAS = 0x7FFFFFFF
+
 
 def make_vec(
     simulator: str | Callable[..., Any] | SimulatorConfig | Sequence[Any],
@@ -42,9 +46,9 @@ def make_vec(
 ) -> VectorEnv:
     """Run `num_envs` copies of a simulator side by side.
 
-    `simulator` is ``<simulator>/<task>``, an import string, a factory at the top level of a module, a `SimulatorConfig`,
-    or several of these, which then take turns over the rows. Options that name a setting of `VectorConfig` go there; all
-    others go to the simulator.
+    `simulator` is ``<simulator>/<task>``, an import string, a factory at the top level of a module, a
+    `SimulatorConfig`, or several of these, which then take turns over the rows. Options that name a setting of
+    `VectorConfig` go there; all others go to the simulator.
     """
     settings = {name: options.pop(name) for name in list(options) if name in VectorConfig.names()}
     config = VectorConfig(num_envs=num_envs, **settings)
@@ -87,11 +91,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._first_rewards = self._rewards[:, 0]
         self._no_ends = np.zeros(self.num_envs, bool)
         self._uncertain = True
-        self._mode = _MODE_WORDS[config.autoreset_mode]  # type: ignore[index]
-        self._sent_cameras = self._sent_mode = self._sent_length = -1
+        self._mode = _MODE_WORDS[parse_autoreset(config.autoreset_mode)]
+        self._sent_all_cameras = False
+        self._sent_mode = self._sent_length = -1
         self._control[:, w.RENDER_EVERY] = config.render_every
 
-    # -- as Gymnasium users know it -------------------------------------------------------------------------------------
+    # -- as Gymnasium users know it -----------------------------------------------------------------------------------
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -105,20 +110,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self._engine.in_flight:
             self._engine.abandon()
         options = dict(options or {})
-        rows = self._masked_rows(options.pop("reset_mask", None))
-        tasks = self._per_row("tasks", options.pop("tasks", None))
-        states = self._per_row("init_states", options.pop("init_states", None))
-        seeds = self._seeds(seed)
+        rows = masked_rows(options.pop("reset_mask", None), self.num_envs)
+        tasks = one_per_row("tasks", options.pop("tasks", None), self.num_envs)
+        states = one_per_row("init_states", options.pop("init_states", None), self.num_envs)
+        seeds = seeds_for(seed, self.num_envs)
         rest = options or None
         self._prepare(None, autoreset=self._mode)
         starts = [_start(tasks[i], seeds[i], states[i], rest) for i in rows]
-        self._engine.require_idle(rows)
-        self._check_group_reset(rows)
+        self._engine.require_idle(rows.tolist())
+        self._check_group_reset(rows.tolist())
         began = self.profiler.begin() if self.profiler else None
-        self._engine.reset(rows, starts)
+        self._engine.reset(rows.tolist(), starts)
         self._engine.collect_all(self.config.step_timeout)
         self._engine.state[rows] = LIVE
-        infos = self._read_infos(self._all_rows, self._status.copy(), only=set(rows))
+        infos = self._read_infos(self._all_rows, self._status.copy(), only=set(rows.tolist()))
         if self.profiler and began:
             self.profiler.finish(*began, rows)
         return self._observations(None), infos
@@ -151,13 +156,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self.last_timing = profiler.finish(*began, self._all_rows)
         return self._observations(None), rewards, terminated, truncated, infos
 
-    # -- by chunks -------------------------------------------------------------------------------------------------------
+    # -- by chunks ----------------------------------------------------------------------------------------------------
 
     def step_chunk(self, actions: Any, *, cameras: Sequence[str] | None = None) -> Chunk:
         """Apply K actions a row in one round trip: ``[num_envs, K, …]``. A row stops at its first end.
 
-        Observations are taken once, after the last action, through `cameras` (default: all). Where the last call ended a
-        row's episode, the autoreset mode says what this one does: by default it begins the next and steps nothing.
+        Observations are taken once, after the last action, through `cameras` (default: all). Where the last call
+        ended a row's episode, the autoreset mode says what this one does: by default it begins the next and steps
+        nothing.
         """
         profiler = self.profiler
         began = profiler.begin() if profiler else None
@@ -173,21 +179,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._note_ends(chunk.terminated | chunk.truncated)
         return chunk
 
-    # -- asynchronous ------------------------------------------------------------------------------------------------------
+    # -- asynchronous -------------------------------------------------------------------------------------------------
 
     def begin(self, rows: Sequence[int] | np.ndarray, episodes: EpisodeId | Sequence[EpisodeId]) -> None:
         """Start an episode in each row; returns at once. The first observations come with `recv`."""
         self._check_open()
-        rows = self._row_indices(rows)
+        rows = row_indices(rows, self.num_envs)
         if isinstance(episodes, EpisodeId):
             episodes = [episodes] * len(rows)
         if len(episodes) != len(rows):
             raise ConfigError(f"{len(episodes)} episodes were given for {len(rows)} rows")
-        self._engine.require_idle(rows)
+        self._engine.require_idle(rows.tolist())
         self._uncertain = True
         self._prepare(None, w.DISABLED)
         self._engine.state[rows] = NEW
-        self._engine.reset(rows, [_start(e.task, e.seed, e.init_state, None) for e in map(_as_episode, episodes)])
+        self._engine.reset(rows.tolist(), [_start(e.task, e.seed, e.init_state, None) for e in episodes])
         self._engine.sent_at[rows] = time.perf_counter()
 
     def send(
@@ -200,12 +206,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     ) -> None:
         """Send K actions to each of `rows`: ``[R, K, …]``, of which row i runs ``lengths[i]``; returns at once."""
         self._check_open()
-        rows = self._row_indices(rows)
-        self._engine.require_idle(rows)
+        rows = row_indices(rows, self.num_envs)
+        self._engine.require_idle(rows.tolist())
         idle = [int(row) for row in rows if self._engine.state[row] != LIVE]
         if idle:
             raise RowStateError(f"rows {idle} have no running episode", do="begin() one in each before send()")
-        sizes = self._lengths(lengths, rows, actions)
+        sizes = chunk_lengths(lengths, len(rows), actions)
         self._actions.write_chunk(rows, actions, self.config.max_chunk)
         self._control[rows, w.NUM_ACTIONS] = sizes
         self._sent_length = -1
@@ -235,7 +241,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Views of every row's last observation, without copying; what rows under way show is undefined."""
         return self._tree
 
-    # -- what simulators offer beyond stepping ------------------------------------------------------------------------------
+    # -- what simulators offer beyond stepping ------------------------------------------------------------------------
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each row's simulator (of the environment itself for ``gym/…``), or read an attribute."""
@@ -255,12 +261,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def save_state(self, rows: Sequence[int] | np.ndarray | None = None) -> list[Any]:
         """Return the full state of each row, to go back to with `load_state` or as an episode's `init_state`."""
-        indices = self._row_indices(self._all_rows if rows is None else rows)
+        indices = row_indices(self._all_rows if rows is None else rows, self.num_envs)
         return list(self._call(indices, "save_state", [()] * len(indices), {}))
 
     def load_state(self, states: Sequence[Any], rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Put each row back into a saved state; `observations` shows it."""
-        indices = self._row_indices(self._all_rows if rows is None else rows)
+        indices = row_indices(self._all_rows if rows is None else rows, self.num_envs)
         self._uncertain = True
         self._prepare(None, self._mode)
         ended = self._call(indices, "load_state", [(state,) for state in states], {})
@@ -279,8 +285,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """End all workers."""
         self._uncertain = True
         self._supervisor.close(timeout)
-        if getattr(self, "profiler", None):
-            self.profiler.write_trace()  # type: ignore[union-attr]
+        profiler: Profiler | None = getattr(self, "profiler", None)
+        if profiler is not None:
+            profiler.write_trace()
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -294,7 +301,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         with contextlib.suppress(AttributeError):  # the interpreter may have taken things apart already
             self.close(timeout=0.5)
 
-    # -- inside ---------------------------------------------------------------------------------------------------------------
+    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.closed:
@@ -321,12 +328,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def _check_group_reset(self, rows: Sequence[int]) -> None:
         """Refuse to reset part of a group that can only be reset as one."""
-        if self._merged.spec.partial_reset:
-            return
         chosen = set(rows)
         for worker in self._supervisor.workers:
+            if not worker.lockstep or self._merged.rows[worker.rows[0]].partial_reset:
+                continue
             others = [r for r in worker.rows if r not in chosen and self._engine.state[r] == LIVE]
-            if worker.lockstep and others and chosen.intersection(worker.rows):
+            if others and chosen.intersection(worker.rows):
                 raise RowStateError(
                     f"rows {worker.rows} can only be reset together, and rows {others} are in mid-episode",
                     do="reset them all, or wait until they have ended",
@@ -334,24 +341,24 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def _prepare(self, cameras: Sequence[str] | None, autoreset: int) -> None:
         """Write the control words that seldom change."""
-        if cameras is None:
-            bits = 0x7FFFFFFF
-        else:
-            known = self._merged.spec.cameras
-            unknown = [camera for camera in cameras if camera not in known]
-            if unknown:
-                raise ConfigError(f"there is no camera {unknown[0]!r}", do=f"choose from {', '.join(known) or 'none'}")
-            bits = -1
-        if bits < 0:
-            for row, spec in enumerate(self._merged.rows):
-                self._control[row, w.CAMERAS] = sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras)  # type: ignore[operator]
-            self._sent_cameras = -1
-        elif self._sent_cameras != bits:
-            self._control[:, w.CAMERAS] = bits
-            self._sent_cameras = bits
+        if cameras is not None:
+            self._choose_cameras(cameras)
+        elif not self._sent_all_cameras:
+            self._control[:, w.CAMERAS] = _ALL_CAMERAS
+            self._sent_all_cameras = True
         if self._sent_mode != autoreset:
             self._control[:, w.AUTORESET] = autoreset
             self._sent_mode = autoreset
+
+    def _choose_cameras(self, cameras: Sequence[str]) -> None:
+        """Set the bits of some cameras; they are numbered by each row's own spec."""
+        known = self._merged.spec.cameras
+        unknown = [camera for camera in cameras if camera not in known]
+        if unknown:
+            raise ConfigError(f"there is no camera {unknown[0]!r}", do=f"choose from {', '.join(known) or 'none'}")
+        for row, spec in enumerate(self._merged.rows):
+            self._control[row, w.CAMERAS] = sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras)
+        self._sent_all_cameras = False
 
     def _observations(self, rows: np.ndarray | None, copy: bool | None = None) -> Any:
         """Return observations of all rows or of some, as views where that is asked for and can be."""
@@ -408,62 +415,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         payloads = [encode({"method": method, "args": a, "kwargs": dict(kwargs)}) for a in args]
         return tuple(self._engine.call([int(row) for row in rows], payloads))
 
-    def _row_indices(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        indices = np.asarray(rows, dtype=np.int64).reshape(-1)
-        bad = [int(row) for row in indices if not 0 <= row < self.num_envs]
-        if bad:
-            raise ConfigError(f"there is no row {bad[0]}; rows are 0 to {self.num_envs - 1}")
-        if len(np.unique(indices)) != len(indices):
-            raise ConfigError("a row is named twice")
-        return indices
-
-    def _lengths(self, lengths: Any, rows: np.ndarray, actions: Any) -> np.ndarray:
-        first = next(iter(actions.values())) if isinstance(actions, Mapping) else actions
-        shape = np.shape(first)
-        chunk = shape[1] if len(shape) > 1 else 0
-        if len(shape) and shape[0] != len(rows):
-            raise ConfigError(f"actions for {shape[0]} rows were given, but {len(rows)} rows are named")
-        if lengths is None:
-            return np.full(len(rows), chunk)
-        sizes = np.asarray(lengths, dtype=np.int64)
-        if sizes.shape != (len(rows),) or (sizes < 1).any() or (sizes > chunk).any():
-            raise ConfigError(f"lengths must be {len(rows)} numbers from 1 to {chunk}, got {sizes.tolist()}")
-        return sizes
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, (int, np.integer)):
-            return [int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"{len(seed)} seeds were given for {self.num_envs} environments")
-        return [None if s is None else int(s) for s in seed]
-
-    def _masked_rows(self, mask: np.ndarray | None) -> list[int]:
-        if mask is None:
-            return list(range(self.num_envs))
-        if (
-            not isinstance(mask, np.ndarray)
-            or mask.dtype != np.bool_
-            or mask.shape != (self.num_envs,)
-            or not mask.any()
-        ):
-            raise ConfigError(
-                f"reset_mask must be a bool array of shape ({self.num_envs},) with at least one True, got {mask!r}"
-            )
-        return np.flatnonzero(mask).tolist()
-
-    def _per_row(self, name: str, values: Any) -> Sequence[Any]:
-        if values is None or isinstance(values, str):
-            return [values] * self.num_envs
-        if len(values) != self.num_envs:
-            raise ConfigError(f"{len(values)} {name} were given for {self.num_envs} environments")
-        return values
-
 
 def _start(task: Any, seed: int | None, init_state: Any, options: Any) -> dict[str, Any]:
     return {"task": task, "seed": seed, "init_state": init_state, "options": options}
-
-
-def _as_episode(value: Any) -> EpisodeId:
-    return value if isinstance(value, EpisodeId) else EpisodeId(*value)

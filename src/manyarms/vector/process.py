@@ -38,7 +38,7 @@ _TAIL_LINES = 12
 
 
 class WorkerProcess:
-    """A child process with a command pipe, a socket for answers, a pidfd and a log. It knows nothing of rows' contents."""
+    """A child process with a command pipe, a socket for answers, a pidfd and a log."""
 
     def __init__(self, index: int, rows: Sequence[int], simulator: SimulatorConfig, config: VectorConfig) -> None:
         self.index = index
@@ -75,7 +75,7 @@ class WorkerProcess:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             self._log = self.log_path.open("ab")
         else:
-            self._log = tempfile.TemporaryFile(prefix="manyarms-")
+            self._log = tempfile.TemporaryFile(prefix="manyarms-")  # noqa: SIM115 (closed by end())
         ours, theirs = socket.socketpair()
         commands, self.command_fd = os.pipe()
         fds = (theirs.fileno(), commands, bell_fd, arena_fd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,10 @@ class Profiler:
         now = time.perf_counter()
         return now, now - self._last_return
 
-    def finish(self, began: float, build: float, rows: Sequence[int]) -> ChunkTiming:
+    def finish(self, began: float, build: float, rows: np.ndarray) -> ChunkTiming:
         """Note the end of a call that brought back `rows`."""
         now = self._last_return = time.perf_counter()
-        timings = self._timings[np.asarray(rows)]
+        timings = self._timings[rows]
         slowest = int(np.argmax(timings[:, w.EXEC]))
         parts = {name: float(timings[slowest, word]) for name, word in _PARTS.items()}
         timing = ChunkTiming(build=build, env_call=now - began, row=int(rows[slowest]), **parts)
@@ -67,7 +66,7 @@ class Profiler:
         }
         return {"calls": len(self._chunks), "mean_ms": mean, "workers_ms": percentiles}
 
-    def _add_events(self, began: float, build: float, now: float, rows: Sequence[int], timings: np.ndarray) -> None:
+    def _add_events(self, began: float, build: float, now: float, rows: np.ndarray, timings: np.ndarray) -> None:
         self._event("build", began - build, build, 0)
         self._event("env_call", began, now - began, 0)
         for row, spent in zip(rows, timings, strict=True):

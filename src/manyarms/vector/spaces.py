@@ -78,9 +78,8 @@ def _merge_infos(rows: Sequence[Spec]) -> dict[str, Field]:
         for name, field in spec.infos.items():
             other = merged.setdefault(name, field)
             if (other.shape, other.dtype) != (field.shape, field.dtype):
-                raise ConfigError(
-                    f"info {name!r} is {other.shape} {other.dtype} in one row and {field.shape} {field.dtype} in another"
-                )
+                mine, theirs = f"{other.shape} {other.dtype}", f"{field.shape} {field.dtype}"
+                raise ConfigError(f"info {name!r} is {mine} in one row and {theirs} in another")
     return merged
 
 

@@ -8,8 +8,10 @@ import select
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import manyarms
 from manyarms.errors import ConfigError, ManyarmsError, StartError, UnknownName, did_you_mean
 from manyarms.simulators.base import Spec
 from manyarms.simulators.registry import split_id
@@ -114,7 +116,7 @@ class Supervisor:
                 "simulator": worker.simulator.id,
                 "options": dict(worker.simulator.options),
                 "rows": len(worker.rows),
-                "search_path": search_path(),
+                "search_path": search_path(worker.simulator.python is None),
                 "cpus": self._cpus(worker.index),
                 "max_episode_steps": self.config.max_episode_steps,
             }
@@ -184,9 +186,17 @@ def _share_out(rows: Sequence[SimulatorConfig], per_worker: int) -> list[tuple[i
     return shares
 
 
-def search_path() -> list[str]:
-    """Return where a worker looks for the user's own modules: beside the script, and in the working directory."""
-    return list(dict.fromkeys(os.path.abspath(entry or ".") for entry in (sys.path[0], "")))
+def search_path(same_interpreter: bool) -> list[str]:
+    """Return where a worker looks for modules besides its own path.
+
+    In this same interpreter, wherever we would. In another, only where the user's own code lies: what belongs to an
+    installation (its library, its site-packages, our own source) would shadow that interpreter's.
+    """
+    entries = list(dict.fromkeys(os.path.abspath(entry or ".") for entry in [*sys.path, ""]))
+    if same_interpreter:
+        return entries
+    ours = {os.path.abspath(p) for p in (sys.prefix, sys.base_prefix, Path(manyarms.__file__).parent.parent)}
+    return [e for e in entries if os.path.isdir(e) and not any(e == p or e.startswith(p + os.sep) for p in ours)]
 
 
 def raise_fd_limit(needed: int) -> None:
@@ -238,7 +248,7 @@ def one_error(failures: Sequence[ManyarmsError], workers: int) -> ManyarmsError:
         # Workers differ in their numbers only.
         kinds.setdefault(failure.what.split(") ", 1)[-1], []).append(failure)
     first = next(iter(kinds.values()))[0]
-    if len(failures) == 1 and workers == 1 or len(kinds) == 1 and isinstance(first, UnknownName):
+    if (len(failures) == 1 and workers == 1) or (len(kinds) == 1 and isinstance(first, UnknownName)):
         return first
     note = f"{len(failures)} of {workers} workers failed to start" + (" in the same way" if len(kinds) == 1 else "")
     if len(kinds) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Group:
         actions = {i: self.ports[i].take_actions() for i in live}
         rewards: Dict[int, List[float]] = {i: [] for i in live}
         succeeded = dict.fromkeys(live, False)
-        ends = {i: (False, False) for i in live}
+        ends: Dict[int, Tuple[bool, bool]] = {}
         running = list(live)
         for k in range(max(map(len, actions.values()))):
             running = [i for i in running if k < len(actions[i])]
@@ -101,10 +101,7 @@ class Group:
             self.ports[i].report_steps(rewards[i], succeeded[i], *ends[i])
 
     def _reset(self, starts: Dict[int, Start]) -> None:
-        if self.partial_reset:
-            rows = sorted(starts)
-        else:
-            rows = list(range(len(self.ports)))
+        rows = sorted(starts) if self.partial_reset else list(range(len(self.ports)))
         self.simulator.reset(rows, [starts.get(i, Start()) for i in rows])
         for i in rows:
             self.steps[i] = 0

@@ -19,7 +19,8 @@ def adopt_package():
     spec = importlib.util.spec_from_file_location(
         "manyarms", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
     )
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        sys.exit("manyarms is not at %s" % package)
     module = importlib.util.module_from_spec(spec)
     sys.modules["manyarms"] = module
     spec.loader.exec_module(module)

@@ -13,7 +13,6 @@ from . import words as w
 from .arena import Arena
 from .wire import encode
 
-
 _CLEAR = memoryview(w.status_bytes()).cast("i")
 ONE_STEP = memoryview(w.status_bytes(num_steps=1)).cast("i")
 
@@ -78,7 +77,7 @@ class Port:
         """Whether someone watches the steps inside chunks."""
         return bool(self._frames)
 
-    def take_actions(self) -> Sequence[Any]:
+    def take_actions(self) -> Any:
         """Copy the actions out, so that a simulator may keep them."""
         count = self.control[w.NUM_ACTIONS]
         if self._bare_action is not None:
@@ -189,7 +188,7 @@ class Stopwatch:
         self.spent[part] += now - since
         return now
 
-    def stop(self, timings: memoryview) -> None:
+    def stop(self, timings: Any) -> None:
         self.spent[w.EXEC] = time.perf_counter() - self.spent[w.STARTED]
         self.spent[w.CPU] = time.process_time() - self._cpu
         for i, value in enumerate(self.spent):

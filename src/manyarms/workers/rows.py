@@ -41,8 +41,8 @@ class Row:
     def step(self) -> None:
         """Run a chunk: actions back to back, a stop at the first end, one observation.
 
-        The case of one action with nothing to film, toggle, time or tell is written out here. A process that wakes up for
-        20 microseconds finds its caches cold, and every line costs five times what a loop would show.
+        The case of one action with nothing to film, toggle, time or tell is written out here. A process that wakes up
+        for 20 microseconds finds its caches cold, and every line costs five times what a loop would show.
         """
         port = self.port
         if not self._plain or self.ended or port.control[w.NUM_ACTIONS] != 1:

@@ -67,15 +67,15 @@ class Worker:
     def _build(self, start: Dict[str, Any]) -> Any:
         from ..simulators.registry import build
 
-        for path in reversed(start["search_path"]):
-            if path not in sys.path:
-                sys.path.insert(0, path)
+        known = {os.path.abspath(path) for path in sys.path}
+        sys.path[:0] = [path for path in start["search_path"] if path not in known]
         if start["cpus"] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, start["cpus"])
         try:
-            simulators, lockstep = build(start["simulator"], start["options"], start["rows"])
+            name, options, limit = start["simulator"], start["options"], start["max_episode_steps"]
+            simulators, lockstep = build(name, options, start["rows"], limit)
             for simulator in simulators:
-                _check_simulator(simulator, lockstep)
+                _check_simulator(simulator)
             return simulators, lockstep
         except (Exception, SystemExit) as error:
             self.sock.sendall(wire.frame(wire.describe_error(error, "start")))
@@ -204,7 +204,7 @@ def read_exactly(fd: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _check_simulator(simulator: Any, lockstep: bool) -> None:
+def _check_simulator(simulator: Any) -> None:
     """Refuse an object that would only fail at the first step."""
     from ..simulators.base import Spec
 

@@ -24,6 +24,7 @@ MAX_ROWS_PER_WORKER = 250
 #: One record on the bell: which row is done, and with which command (the sequence number it was sent with).
 RECORD = struct.Struct("<II")
 
+_PLAIN = (bool, int, float, str)
 _LENGTH = struct.Struct("<I")
 
 
@@ -47,33 +48,32 @@ def decode(data: Any) -> Any:
 
 
 def _pack(value: Any, blobs: List[bytes]) -> Any:
+    """Turn a value into what JSON can hold, exactly; what it cannot is tagged."""
     kind = type(value)
-    if value is None or kind in (bool, int, float, str):
+    if value is None or kind in _PLAIN:
         return value
-    if kind is dict:
+    if kind is list:
+        return [_pack(item, blobs) for item in value]
+    if isinstance(value, dict):
         if all(type(key) is str and not key.startswith("~") for key in value):
             return {key: _pack(item, blobs) for key, item in value.items()}
         return {"~d": [[_pack(key, blobs), _pack(item, blobs)] for key, item in value.items()]}
-    if kind is list:
-        return [_pack(item, blobs) for item in value]
-    if kind is tuple:
+    if isinstance(value, tuple):
         return {"~t": [_pack(item, blobs) for item in value]}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"~b": _blob(bytes(value), blobs)}
-    if "numpy" in sys.modules:
-        numpy = sys.modules["numpy"]
-        if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
-            if value.dtype.names is None:
-                return {"~a": [value.dtype.str, list(value.shape), _blob(value.tobytes(), blobs)]}
-        elif isinstance(value, numpy.generic) and not value.dtype.hasobject:
-            return {"~n": [value.dtype.str, _blob(value.tobytes(), blobs)]}
-    if isinstance(value, dict):
-        return _pack(dict(value), blobs)
-    if isinstance(value, tuple):
-        return _pack(tuple(value), blobs)
-    for plain in (bool, int, float, str, list):
-        if isinstance(value, plain):
-            return _pack(plain(value), blobs)
+    return _pack_foreign(value, blobs)
+
+
+def _pack_foreign(value: Any, blobs: List[bytes]) -> Any:
+    numpy = sys.modules.get("numpy")
+    is_numpy = numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+    if numpy is not None and is_numpy and value.dtype.names is None and not value.dtype.hasobject:
+        body = [value.dtype.str, _blob(value.tobytes(), blobs)]
+        return {"~n": body} if isinstance(value, numpy.generic) else {"~a": [*body, list(value.shape)]}
+    for plain in (*_PLAIN, list):
+        if isinstance(value, plain):  # an enum, or another subclass
+            return _pack(plain(value), blobs)  # type: ignore[call-arg,arg-type]
     # Anything else is told, not sent: an object of one interpreter means nothing in another.
     return repr(value)[:1000]
 
@@ -105,9 +105,9 @@ def _unpack(value: Any, blobs: memoryview) -> Any:
 def _array(body: List[Any], blobs: memoryview) -> Any:
     import numpy
 
-    offset, size = body[-1]
+    offset, size = body[1]
     flat = numpy.frombuffer(bytes(blobs[offset : offset + size]), dtype=body[0])
-    return flat[0] if len(body) == 2 else flat.reshape(body[1]).copy()
+    return flat[0] if len(body) == 2 else flat.reshape(body[2]).copy()
 
 
 def frame(value: Any) -> bytes:

@@ -1,0 +1,280 @@
+"""Simulators and environments made to be tested with; they run in workers of any Python from 3.8 on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from manyarms.simulators.base import Field, LockstepSimulator, Simulator, Spec, Start, StepResult, Task, put
+
+SIZES = {"near": 3, "far": 5}
+IMAGE = (4, 6, 3)
+
+
+class Walker(Simulator):
+    """A point on a line with everything a simulator can have: tasks of different state sizes, cameras, saved states."""
+
+    def __init__(self, task: str = "", cameras: Sequence[str] = ("front", "wrist"), goal: float = 3.0) -> None:
+        self.cameras = tuple(cameras)
+        self.goal = goal
+        self.task = task or "near"
+        self.renders = 0
+        self.expected = ()  # type: Sequence[str]
+        self.rng = np.random.default_rng(0)
+        self.position = self.speed = 0.0
+        self.clock = 0
+        observations = {
+            "position": Field((2,), "float64"),
+            "objects": Field((max(SIZES.values()),), "float32", ragged=True),
+            "clock": Field((), "int64"),
+        }
+        for camera in self.cameras:
+            observations[camera + "_rgb"] = Field(IMAGE, "uint8", 0, 255, camera=camera)
+        self.spec = Spec(
+            observations=observations,
+            actions={"": Field((2,), "float32", -1.0, 1.0)},
+            infos={"distance": Field((), "float64"), "contacts": Field((2,), "int32")},
+            control_rate=20.0,
+            horizon=30,
+            tasks=tuple(Task(name, ("go %s" % name,)) for name in SIZES),
+            can_save=True,
+        )
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        if task is not None:
+            if task not in SIZES:
+                raise LookupError("no task %r" % task)
+            self.task = task
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.position = float(self.rng.uniform(-1, 1))
+        self.speed = 0.0
+        self.clock = 0
+        if init_state is not None:
+            self.load_state(init_state["state"])
+
+    def step(self, action: Any) -> StepResult:
+        assert action.shape == (2,)
+        assert action.dtype == np.float32
+        self.speed = 0.9 * self.speed + float(action[0]) * 0.1 + 0.01 * float(self.rng.normal())
+        self.position += self.speed
+        self.clock += 1
+        reached = self.position > self.goal
+        return StepResult(-abs(self.goal - self.position), reached, reached or self.position < -self.goal)
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        put(out, "position", np.array([self.position, self.speed]))
+        put(out, "objects", np.arange(SIZES[self.task], dtype=np.float32) + np.float32(self.position))
+        out["clock"][()] = self.clock
+        for camera in cameras:
+            self.renders += 1
+            out[camera + "_rgb"].fill(self.clock % 251)
+
+    def expect(self, cameras: Sequence[str]) -> None:
+        self.expected = cameras
+
+    def info(self) -> Dict[str, Any]:
+        info = {"distance": self.goal - self.position, "task": self.task}  # type: Dict[str, Any]
+        if self.clock % 2:
+            info["contacts"] = np.array([self.clock, -self.clock], np.int32)
+        return info
+
+    def save_state(self) -> Any:
+        state = self.rng.bit_generator.state["state"]
+        return {
+            "numbers": np.array([self.position, self.speed]),
+            "clock": self.clock,
+            "task": self.task,
+            "rng": (str(state["state"]), str(state["inc"])),
+        }
+
+    def load_state(self, state: Any) -> None:
+        self.position, self.speed = map(float, state["numbers"])
+        self.clock, self.task = state["clock"], state["task"]
+        generator = self.rng.bit_generator.state
+        generator["state"] = {"state": int(state["rng"][0]), "inc": int(state["rng"][1])}
+        self.rng.bit_generator.state = generator
+
+    def double(self, value: float) -> float:
+        return 2 * value
+
+
+class SlowCameras(Walker):
+    """A walker without toggles, so that the short path of `Row.step` is taken."""
+
+    expect = Simulator.expect
+
+
+class Herd(LockstepSimulator):
+    """Scenes that share one clock: every step moves them all, as OmniGibson's do.
+
+    Each row is a counter that ends when it passes a limit drawn from its seed. `moved_while_held` counts what must stay
+    zero: a held row that changed.
+    """
+
+    def __init__(self, rows: int, partial_reset: bool = True, longest: int = 12) -> None:
+        self.count = rows
+        self.longest = longest
+        self.values = np.zeros(rows)
+        self.limits = np.zeros(rows, int)
+        self.ages = np.zeros(rows, int)
+        self.shared_steps = 0
+        self.resets = 0
+        self.moved_while_held = 0
+        self.spec = Spec(
+            observations={"value": Field((1,), "float64"), "age": Field((), "int32")},
+            actions={"": Field((1,), "float32", -1.0, 1.0)},
+            infos={"limit": Field((), "int32")},
+            can_save=True,
+            partial_reset=partial_reset,
+        )
+
+    def reset(self, rows: Sequence[int], starts: Sequence[Start]) -> None:
+        if not self.spec.partial_reset and len(rows) != self.count:
+            raise RuntimeError("this stand-in can only be reset as a whole")
+        self.resets += 1
+        for row, start in zip(rows, starts):
+            rng = np.random.default_rng(start.seed if start.seed is not None else row + 1000 * self.resets)
+            self.values[row] = rng.uniform(-1, 1)
+            self.limits[row] = rng.integers(1, self.longest + 1)
+            self.ages[row] = 0
+            if start.init_state is not None:
+                self.load_state(row, start.init_state["state"])
+
+    def step(self, actions: Sequence[Any], live: np.ndarray) -> List[StepResult]:
+        assert len(actions) == self.count
+        assert live.any()
+        self.shared_steps += 1
+        results = []
+        for row in range(self.count):
+            before = self.values[row]
+            self.values[row] += float(actions[row][0])
+            if live[row]:
+                self.ages[row] += 1
+            elif self.values[row] != before:
+                self.moved_while_held += 1
+            done = bool(self.ages[row] >= self.limits[row])
+            results.append(StepResult(float(self.values[row]), done, done))
+        return results
+
+    def observe(self, outs: Mapping[int, Dict[str, np.ndarray]], cameras: Sequence[str]) -> None:
+        for row, out in outs.items():
+            out["value"][0] = self.values[row]
+            out["age"][()] = self.ages[row]
+
+    def info(self, row: int) -> Dict[str, Any]:
+        return {"limit": int(self.limits[row])}
+
+    def save_state(self, row: int) -> Any:
+        return np.array([self.values[row], self.limits[row], self.ages[row]])
+
+    def load_state(self, row: int, state: Any) -> None:
+        self.values[row], self.limits[row], self.ages[row] = state[0], int(state[1]), int(state[2])
+
+    def held(self, row: int) -> int:
+        return self.moved_while_held
+
+
+class Misbehaving(Simulator):
+    """Does what it is told by the first number of its action: raise, lie about shapes, exit, crash or hang."""
+
+    RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL = range(1, 8)
+
+    def __init__(self, fail_at: str = "", noise: bool = False) -> None:
+        self.spec = Spec({"": Field((3,), "float32")}, {"": Field((1,), "float32")})
+        self.shape = 3
+        if noise:
+            print("a simulator that prints a lot", flush=True)
+        if fail_at == "start":
+            raise RuntimeError("no licence found")
+        if fail_at == "exit":
+            sys.exit("exit while starting")
+        if fail_at == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if fail_at == "hang":
+            time.sleep(1000)
+        self.fail_at = fail_at
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        self.shape = 3
+        if self.fail_at == "reset":
+            raise RuntimeError("no scene to reset")
+
+    def step(self, action: Any) -> StepResult:
+        order = int(action[0])
+        if order == self.RAISE:
+            raise ValueError("the gripper fell off")
+        if order == self.WRONG_SHAPE:
+            self.shape = 2
+        if order == self.EXIT:
+            os._exit(7)
+        if order == self.CRASH:
+            print("about to crash", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if order == self.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if order == self.HANG:
+            time.sleep(1000)
+        if order == self.WRONG_RESULT:
+            return 1.0  # type: ignore[return-value]
+        return StepResult(1.0)
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        put(out, "", np.zeros(self.shape, np.float32))
+
+
+class Wide(Simulator):
+    """Shares a vector environment with `Walker`: other fields, a longer action."""
+
+    def __init__(self, task: str = "") -> None:
+        self.total = 0.0
+        self.spec = Spec(
+            {"position": Field((4,), "float64"), "force": Field((3,), "float32")},
+            {"": Field((5,), "float32", -2.0, 2.0)},
+        )
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        self.total = float(seed or 0)
+
+    def step(self, action: Any) -> StepResult:
+        assert action.shape == (5,)
+        self.total += float(action.sum())
+        return StepResult(self.total)
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        out["position"][:] = self.total
+        out["force"][:] = -self.total
+
+
+class Report(Simulator):
+    """Tells about the process it runs in."""
+
+    def __init__(self, variables: Sequence[str] = ()) -> None:
+        self.variables = list(variables)
+        self.spec = Spec({"": Field((1,))}, {"": Field((1,))})
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        pass
+
+    def step(self, action: Any) -> StepResult:
+        return StepResult(0.0)
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        out[""][0] = 0
+
+    def info(self) -> Dict[str, Any]:
+        return {
+            "python": "%d.%d" % sys.version_info[:2],
+            "executable": sys.executable,
+            "pid": os.getpid(),
+            "modules": sorted(name for name in sys.modules if "." not in name),
+            "path": list(sys.path),
+            "environment": {name: os.environ.get(name) for name in self.variables},
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "numpy": np.__version__,
+        }
