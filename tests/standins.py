@@ -278,3 +278,23 @@ class Report(Simulator):
             "cpus": sorted(os.sched_getaffinity(0)),
             "numpy": np.__version__,
         }
+
+
+class Sleeper(Simulator):
+    """Sleeps a time of its own before each step; `naps` is seconds by worker number."""
+
+    def __init__(self, naps: Optional[Dict[str, float]] = None) -> None:
+        self.nap = (naps or {}).get(os.environ["MANYARMS_WORKER"], 0.0)
+        self.clock = 0
+        self.spec = Spec({"": Field((1,))}, {"": Field((1,))})
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        self.clock = 0
+
+    def step(self, action: Any) -> StepResult:
+        time.sleep(self.nap)
+        self.clock += 1
+        return StepResult(float(self.clock))
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        out[""][0] = self.clock

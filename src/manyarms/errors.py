@@ -78,6 +78,7 @@ def several(errors: Sequence[WorkerError]) -> WorkerError:
     """Join errors of several workers into one that reports each."""
     if len(errors) == 1:
         return errors[0]
+    errors = sorted(errors, key=lambda error: error.rows)
     rows = sorted({row for error in errors for row in error.rows})
     details = "\n".join(str(error) for error in errors)
     return type(errors[0])(f"{len(errors)} workers failed (rows {', '.join(map(str, rows))})", rows=rows, why=details)

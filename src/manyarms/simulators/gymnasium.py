@@ -147,9 +147,7 @@ def make_env(task: str, options: Dict[str, Any]) -> Any:
 
     try:
         return gymnasium.make(task, **options)
-    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and ":" not in task:
-            raise
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise UnknownTask(task, list(gymnasium.registry), str(error)) from error
 
 

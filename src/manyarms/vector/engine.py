@@ -39,7 +39,7 @@ class Engine:
         rows = config.num_envs
         layout = Layout.plan(rows, arena_fields(merged.spec, config))
         check_room(layout.size, f"shared memory for {rows} environments", "lower num_envs, max_chunk or the image size")
-        os.ftruncate(supervisor.arena_fd, max(layout.size, 1))
+        os.ftruncate(supervisor.arena_fd, layout.size)
         self.arena = Arena(layout, supervisor.arena_fd, populate=True)
         self.control = self.arena.array("control")
         self.status = self.arena.array("status")
@@ -347,7 +347,7 @@ def simulator_error(worker: WorkerProcess, row: int, seed: int | None, error: di
     return SimulatorError(
         f"{worker.simulator.id} ({where}) raised {error['type']} in {error['phase']}: {error['message']}",
         rows=[row],
-        why="\n".join(error["traceback"].strip().splitlines()[-7:-1]),
+        why=error["traceback"],
         do="reset the row to go on" if error["phase"] != "reset" else "",
         log=str(worker.log_path or ""),
     )

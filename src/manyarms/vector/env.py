@@ -69,7 +69,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self._merged = merge(self._supervisor.start())
             self._engine = Engine(self._supervisor, self._merged, config)
         except BaseException:
-            self.close()
+            self.close(timeout=1.0)
             raise
         spec = self.simulator_spec = self._merged.spec
         self.single_observation_space = space_of(spec.layout())

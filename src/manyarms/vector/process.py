@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from manyarms.errors import WorkerDied
+from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.workers import wire
 
@@ -91,9 +91,12 @@ class WorkerProcess:
                 stderr=self._log,
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers, and the group can be killed as one
             )
-        except OSError:
+        except OSError as error:
             ours.close()
-            raise
+            raise StartError(
+                f"{self.interpreter} could not be started: {error.strerror}",
+                do="give the path of a python executable or of a virtual environment",
+            ) from error
         finally:
             theirs.close()
             os.close(commands)
@@ -149,6 +152,9 @@ class WorkerProcess:
         if self.command_fd >= 0:
             os.close(self.command_fd)
             self.command_fd = -1
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # the worker may be gone already
+                self._socket.shutdown(socket.SHUT_WR)
 
     def end(self, timeout: float) -> None:
         """Wait for the end, then kill what is left of the process group; let go of everything."""

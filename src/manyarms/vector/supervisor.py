@@ -221,7 +221,7 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
             do="write '<simulator>/<task>' or 'package.module:factory', or install the plug-in that provides it",
         )
     if answer["type"] == "UnknownTask":
-        return UnknownName(f"{simulator} has no task {task!r}", why=did_you_mean(task, answer["known"]))
+        return UnknownName(f"{simulator} has no task {task!r}", why=answer["message"], do=did_you_mean(task, answer["known"]))
     do = ""
     if answer["type"] in ("ModuleNotFoundError", "ImportError"):
         do = f"install it where the worker runs: {worker.interpreter} -m pip install …, or choose another with python="
@@ -229,7 +229,7 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
         do = "check the spelling of the options given to make_vec"
     return StartError(
         f"{worker.simulator.id} could not be built: {answer['type']}: {answer['message']}",
-        why=_last_frames(answer["traceback"]),
+        why=answer["traceback"],
         do=do,
         log=str(worker.log_path or ""),
     )
@@ -254,9 +254,3 @@ def one_error(failures: Sequence[ManyarmsError], workers: int) -> ManyarmsError:
     if len(kinds) == 1:
         return type(first)(first.what, why="\n".join(filter(None, [note, first.why])), do=first.do, log=first.log)
     return StartError(note, why="\n".join(str(group[0]) for group in kinds.values()), do=first.do)
-
-
-def _last_frames(traceback: str) -> str:
-    """Return a worker's traceback without our own frames at its top."""
-    lines = traceback.strip().splitlines()
-    return "\n".join(lines[-9:-1]) if len(lines) > 10 else "\n".join(lines[1:-1])

@@ -38,7 +38,9 @@ class Layout:
     def __init__(self, rows: int, slots: Iterable[Slot]) -> None:
         self.rows = rows
         self.slots: Dict[str, Slot] = {slot.name: slot for slot in slots}
-        self.size = max((slot.offset + rows * slot.stride for slot in self.slots.values()), default=0)
+        end = max((slot.offset + rows * slot.stride for slot in self.slots.values()), default=0)
+        # Memory comes in pages, and an empty mapping is an error.
+        self.size = max(1, -(-end // mmap.PAGESIZE)) * mmap.PAGESIZE
 
     @classmethod
     def plan(cls, rows: int, fields: Mapping[str, Tuple[str, Tuple[int, ...]]]) -> "Layout":
@@ -67,9 +69,8 @@ class Arena:
 
     def __init__(self, layout: Layout, fd: int, populate: bool = False) -> None:
         self.layout = layout
-        # An empty mapping is an error of its own; a page is what the kernel would give anyway.
         flags = mmap.MAP_SHARED | (_MAP_POPULATE if populate else 0)
-        self.memory = mmap.mmap(fd, max(layout.size, mmap.PAGESIZE), flags)
+        self.memory = mmap.mmap(fd, layout.size, flags)
 
     def array(self, name: str) -> np.ndarray:
         """Return a field of all rows: ``[rows, *shape]``."""

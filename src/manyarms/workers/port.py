@@ -38,8 +38,7 @@ class Port:
         self._typed = list(_views(memory, "infos", row, spec.infos, {}).items())
         self._frames = self._frame_views(memory, row, layout, rename)
         self._camera_sets: Dict[int, Tuple[str, ...]] = {}
-        self.reply: Dict[str, Any] = {}
-        """What is too large or too rare for the arena; sent as a frame after the bell."""
+        self._reply: Dict[str, Any] = {}
         self._mark_lengths(memory, layout, rename)
 
     def _mark_lengths(self, memory: Arena, layout: Mapping[str, Field], rename: Mapping[str, str]) -> None:
@@ -117,8 +116,6 @@ class Port:
     def begin_report(self) -> None:
         """Clear what the last command said."""
         self.status[:] = _CLEAR
-        if self.reply:
-            self.reply = {}
 
     def report_steps(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
         """Write what the actions did; rewards after the end are zero."""
@@ -152,7 +149,7 @@ class Port:
     def _write(self, area: memoryview, name: str, info: Mapping[str, Any]) -> int:
         data = encode(info)
         if len(data) > len(area):
-            self.reply[name] = info
+            self._reply[name] = info
             self.status[w.REPLY] = 1
             return 0
         area[: len(data)] = data
@@ -160,13 +157,18 @@ class Port:
 
     def report_failure(self, description: Dict[str, Any]) -> None:
         """Say that the simulator raised."""
-        self.reply = {"error": description}
+        self._reply = {"error": description}
         self.status[w.FAILED] = 1
         self.status[w.REPLY] = 1
 
+    def take_reply(self) -> Dict[str, Any]:
+        """Return what is too large or too rare for the arena; it is sent as a frame after the bell."""
+        reply, self._reply = self._reply, {}
+        return reply
+
     def answer(self, value: Any) -> None:
         """Answer a call."""
-        self.reply["result"] = value
+        self._reply["result"] = value
         self.status[w.REPLY] = 1
 
 

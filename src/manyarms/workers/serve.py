@@ -121,7 +121,7 @@ class Worker:
                         self._report([port], error)
                     ring(bell_fd, pack(port.row, control[w.SEQUENCE]))
                     if status[w.REPLY]:
-                        self.sock.sendall(wire.frame(port.reply))
+                        self.sock.sendall(wire.frame(port.take_reply()))
                     continue
             if not rung:
                 return  # the main side has closed the pipe, or has gone
@@ -153,7 +153,7 @@ class Worker:
         os.write(self.bell_fd, b"".join(wire.RECORD.pack(port.row, port.control[w.SEQUENCE]) for port in done))
         for port in done:
             if port.status[w.REPLY]:
-                self.sock.sendall(wire.frame(port.reply))  # in the order of the bell
+                self.sock.sendall(wire.frame(port.take_reply()))  # in the order of the bell
 
     def _guard(self, ports: Sequence[Port], run: Callable[..., None], *args: Any) -> None:
         """Run a command; what it raises becomes the answer of the rows concerned."""

@@ -8,6 +8,7 @@ an interpreter without numpy can still say so.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -136,8 +137,6 @@ def receive_exactly(sock: socket.socket, size: int) -> bytes:
 
 def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
     """Put an exception into plain values, with the names to choose from where it has some."""
-    import traceback
-
     return {
         "kind": "failed",
         "phase": phase,
@@ -145,5 +144,15 @@ def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
         "message": str(error),
         "known": list(getattr(error, "known", ())),
         "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
-        "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        "traceback": _frames(error),
     }
+
+
+def _frames(error: BaseException) -> str:
+    """Return where an exception came from, without the frames of ours that led there."""
+    import traceback
+
+    entries = traceback.extract_tb(error.__traceback__)
+    here = os.path.dirname(os.path.abspath(__file__))
+    theirs = [entry for entry in entries if os.path.dirname(os.path.abspath(entry.filename)) != here] or entries
+    return "\n".join('File "%s", line %s, in %s\n  %s' % tuple(entry) for entry in theirs[-4:])

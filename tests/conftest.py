@@ -1,0 +1,48 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import psutil
+import pytest
+
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,  # a shared machine must not fail a test by being slow
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+    print_blob=True,
+)
+hypothesis.settings.load_profile("default")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> object:
+    """Every test must end the processes it started and close the files it opened."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    shared_before = set(os.listdir("/dev/shm"))
+    yield None
+    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
+    left = [c for c in left if "manyarms.workers.main" in " ".join(_command_line(c))]
+    allowed = {pid for pids in _module_pids.values() for pid in pids}
+    assert not [c for c in left if c.pid not in allowed], f"workers left running: {left}"
+    assert set(os.listdir("/dev/shm")) <= shared_before, "shared memory left behind"
+
+
+_module_pids: dict[str, list[int]] = {}
+
+
+def keep_until_module_ends(name: str, pids: list[int]) -> None:
+    """Say that these workers belong to a fixture that outlives a test."""
+    _module_pids[name] = pids
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
