@@ -28,6 +28,10 @@ _SPARE_FDS = 128
 _GRACE_AFTER_FAILURE = 3.0
 
 
+#: Directories of installed packages, whichever environment they belong to.
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
 class Supervisor:
     """All workers of a vector environment."""
 
@@ -195,8 +199,14 @@ def search_path(same_interpreter: bool) -> list[str]:
     entries = list(dict.fromkeys(os.path.abspath(entry or ".") for entry in [*sys.path, ""]))
     if same_interpreter:
         return entries
-    ours = {os.path.abspath(p) for p in (sys.prefix, sys.base_prefix, Path(manyarms.__file__).parent.parent)}
-    return [e for e in entries if os.path.isdir(e) and not any(e == p or e.startswith(p + os.sep) for p in ours)]
+    prefixes = tuple(os.path.abspath(p) for p in (sys.prefix, sys.base_prefix, Path(manyarms.__file__).parent.parent))
+    return [
+        entry
+        for entry in entries
+        if os.path.isdir(entry)
+        and not _INSTALLED.intersection(Path(entry).parts)
+        and not any(Path(entry).is_relative_to(prefix) for prefix in prefixes)
+    ]
 
 
 def raise_fd_limit(needed: int) -> None:

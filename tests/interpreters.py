@@ -1,0 +1,69 @@
+"""Other Pythons on this machine, each with an environment of its own for workers to run in."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = REPOSITORY / ".venvs"
+
+#: What the workers' environments hold, pinned; an older Python gets the newest that still supports it.
+REQUIREMENTS = {
+    "3.8": ["numpy==1.24.4", "gymnasium==1.1.1"],
+    "3.9": ["numpy==2.0.2", "gymnasium==1.1.1"],
+    "3.10": ["numpy==2.2.6", "gymnasium==1.3.0"],
+    "3.12": ["numpy==2.4.6", "gymnasium==1.4.0"],
+    "3.13": ["numpy==2.4.6", "gymnasium==1.4.0"],
+    "3.14": ["numpy==2.4.6", "gymnasium==1.4.0"],
+}
+
+
+def version_of(python: str) -> str:
+    """Return "3.9", or nothing when this is no Python that runs (a shim without a version behind it, say)."""
+    command = [python, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@cache
+def find(version: str) -> str | None:
+    """Return an interpreter of this version, from the path or from pyenv."""
+    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    candidates = [shutil.which(f"python{version}"), *sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))]
+    return next((c for c in candidates if c and version_of(c) == version), None)
+
+
+def available() -> list[str]:
+    """Return the versions other than this one that are on this machine."""
+    this = "%d.%d" % sys.version_info[:2]
+    return [version for version in REQUIREMENTS if version != this and find(version)]
+
+
+@cache
+def environment(version: str) -> Path:
+    """Return a virtual environment of this version with numpy and Gymnasium, made once."""
+    base = find(version)
+    assert base is not None
+    directory = ENVIRONMENTS / f"py{version}"
+    done = directory / "requirements.txt"
+    wanted = "\n".join(REQUIREMENTS[version])
+    if not done.exists() or done.read_text() != wanted:
+        shutil.rmtree(directory, ignore_errors=True)
+        subprocess.run([base, "-m", "venv", str(directory)], check=True)
+        pip = [str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *REQUIREMENTS[version]], check=True)
+        done.write_text(wanted)
+    return directory
+
+
+if __name__ == "__main__":
+    for each in available():
+        print(f"Python {each}: {environment(each)}")
