@@ -43,7 +43,7 @@ def find(version: str) -> str | None:
 
 def available() -> list[str]:
     """Return the versions other than this one that are on this machine."""
-    this = "%d.%d" % sys.version_info[:2]
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
     return [version for version in REQUIREMENTS if version != this and find(version)]
 
 

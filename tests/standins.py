@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Walker(Simulator):
             can_save=True,
         )
 
-    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         if task is not None:
             if task not in SIZES:
                 raise LookupError("no task %r" % task)
@@ -67,7 +68,7 @@ class Walker(Simulator):
         reached = self.position > self.goal
         return StepResult(-abs(self.goal - self.position), reached, reached or self.position < -self.goal)
 
-    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         put(out, "position", np.array([self.position, self.speed]))
         put(out, "objects", np.arange(SIZES[self.task], dtype=np.float32) + np.float32(self.position))
         out["clock"][()] = self.clock
@@ -78,8 +79,8 @@ class Walker(Simulator):
     def expect(self, cameras: Sequence[str]) -> None:
         self.expected = cameras
 
-    def info(self) -> Dict[str, Any]:
-        info = {"distance": self.goal - self.position, "task": self.task}  # type: Dict[str, Any]
+    def info(self) -> dict[str, Any]:
+        info = {"distance": self.goal - self.position, "task": self.task}  # type: dict[str, Any]
         if self.clock % 2:
             info["contacts"] = np.array([self.clock, -self.clock], np.int32)
         return info
@@ -96,7 +97,7 @@ class Walker(Simulator):
     def load_state(self, state: Any) -> None:
         self.position, self.speed = map(float, state["numbers"])
         self.clock, self.task = state["clock"], state["task"]
-        generator = self.rng.bit_generator.state
+        generator = dict(self.rng.bit_generator.state)
         generator["state"] = {"state": int(state["rng"][0]), "inc": int(state["rng"][1])}
         self.rng.bit_generator.state = generator
 
@@ -146,7 +147,7 @@ class Herd(LockstepSimulator):
             if start.init_state is not None:
                 self.load_state(row, start.init_state["state"])
 
-    def step(self, actions: Sequence[Any], live: np.ndarray) -> List[StepResult]:
+    def step(self, actions: Sequence[Any], live: np.ndarray) -> list[StepResult]:
         assert len(actions) == self.count
         assert live.any()
         self.shared_steps += 1
@@ -162,12 +163,12 @@ class Herd(LockstepSimulator):
             results.append(StepResult(float(self.values[row]), done, done))
         return results
 
-    def observe(self, outs: Mapping[int, Dict[str, np.ndarray]], cameras: Sequence[str]) -> None:
+    def observe(self, outs: Mapping[int, dict[str, np.ndarray]], cameras: Sequence[str]) -> None:
         for row, out in outs.items():
             out["value"][0] = self.values[row]
             out["age"][()] = self.ages[row]
 
-    def info(self, row: int) -> Dict[str, Any]:
+    def info(self, row: int) -> dict[str, Any]:
         return {"limit": int(self.limits[row])}
 
     def save_state(self, row: int) -> Any:
@@ -200,7 +201,7 @@ class Misbehaving(Simulator):
             time.sleep(1000)
         self.fail_at = fail_at
 
-    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         self.shape = 3
         if self.fail_at == "reset":
             raise RuntimeError("no scene to reset")
@@ -224,7 +225,7 @@ class Misbehaving(Simulator):
             return 1.0  # type: ignore[return-value]
         return StepResult(1.0)
 
-    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         put(out, "", np.zeros(self.shape, np.float32))
 
 
@@ -238,7 +239,7 @@ class Wide(Simulator):
             {"": Field((5,), "float32", -2.0, 2.0)},
         )
 
-    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         self.total = float(seed or 0)
 
     def step(self, action: Any) -> StepResult:
@@ -246,7 +247,7 @@ class Wide(Simulator):
         self.total += float(action.sum())
         return StepResult(self.total)
 
-    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         out["position"][:] = self.total
         out["force"][:] = -self.total
 
@@ -258,16 +259,16 @@ class Report(Simulator):
         self.variables = list(variables)
         self.spec = Spec({"": Field((1,))}, {"": Field((1,))})
 
-    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         pass
 
     def step(self, action: Any) -> StepResult:
         return StepResult(0.0)
 
-    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         out[""][0] = 0
 
-    def info(self) -> Dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {
             "python": "%d.%d" % sys.version_info[:2],
             "executable": sys.executable,
@@ -283,12 +284,12 @@ class Report(Simulator):
 class Sleeper(Simulator):
     """Sleeps a time of its own before each step; `naps` is seconds by worker number."""
 
-    def __init__(self, naps: Optional[Dict[str, float]] = None) -> None:
+    def __init__(self, naps: dict[str, float] | None = None) -> None:
         self.nap = (naps or {}).get(os.environ["MANYARMS_WORKER"], 0.0)
         self.clock = 0
         self.spec = Spec({"": Field((1,))}, {"": Field((1,))})
 
-    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         self.clock = 0
 
     def step(self, action: Any) -> StepResult:
@@ -296,5 +297,5 @@ class Sleeper(Simulator):
         self.clock += 1
         return StepResult(float(self.clock))
 
-    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         out[""][0] = self.clock

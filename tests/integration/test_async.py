@@ -136,9 +136,7 @@ def test_a_row_of_a_group_begins_anew_while_its_neighbours_wait() -> None:
 
 
 def test_a_group_that_resets_as_one_waits_until_all_have_ended() -> None:
-    with manyarms.make_vec(
-        "standins:Herd", 2, rows_per_worker=2, partial_reset=False, max_episode_steps=4
-    ) as envs:
+    with manyarms.make_vec("standins:Herd", 2, rows_per_worker=2, partial_reset=False, max_episode_steps=4) as envs:
         envs.begin([0, 1], [EpisodeId(seed=1), EpisodeId(seed=2)])
         envs.recv(min_rows=2)
         envs.send([0, 1], actions(2, 4, 1), [4, 1])

@@ -208,7 +208,11 @@ def test_memory_limits_of_version_1_control_groups_count(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("simulator", "action", "message"),
     [
-        ("gym_envs:BadObservation", np.array([0, 0]), r"observation is \(1,\) float32, but the spec says \(3,\) float32"),
+        (
+            "gym_envs:BadObservation",
+            np.array([0, 0]),
+            r"observation is \(1,\) float32, but the spec says \(3,\) float32",
+        ),
         ("standins:Misbehaving", np.array([[0.0], [2.0]]), r"observation is \(2,\) float32, but the spec says \(3,\)"),
     ],
 )
@@ -268,7 +272,7 @@ def test_something_that_is_not_python_is_explained(tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_share_an_environment_are_refused() -> None:
-    with pytest.raises(ConfigError, match="actions have different parts|of different kinds"):
+    with pytest.raises(ConfigError, match="of different kinds"):
         manyarms.make_vec(["gym/CartPole-v1", "gym/Pendulum-v1"], 2)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from standins import Misbehaving
 
 import manyarms
 from manyarms.errors import RowStateError, SimulatorError, WorkerDied, WorkerTimeout
+from standins import Misbehaving
 
 
 def orders(*values: int) -> np.ndarray:
@@ -22,7 +22,9 @@ def orders(*values: int) -> np.ndarray:
 def test_an_exception_names_row_seed_phase_and_cause_and_reset_goes_on() -> None:
     with manyarms.make_vec("standins:Misbehaving", 3) as envs:
         envs.reset(seed=20)
-        with pytest.raises(SimulatorError, match=r"row 1, seed 21\) raised ValueError in step: the gripper fell") as caught:
+        with pytest.raises(
+            SimulatorError, match=r"row 1, seed 21\) raised ValueError in step: the gripper fell"
+        ) as caught:
             envs.step(orders(0, Misbehaving.RAISE, 0))
         assert caught.value.rows == (1,)
         assert "raise ValueError" in caught.value.why

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import interpreters
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+import interpreters
 import manyarms
+from manyarms.errors import UnknownName
 from manyarms.testing import CHECKS, Subject
 
 OTHERS = interpreters.available()
@@ -48,7 +49,9 @@ def test_conformance_in_another_interpreter(version: str, check: Any) -> None:
 
 @pytest.mark.parametrize("version", ENDS)
 def test_lock_step_groups_run_in_another_interpreter(version: str) -> None:
-    subject = Subject("standins:Herd", {"python": str(interpreters.environment(version)), "rows_per_worker": 3}, steps=6)
+    subject = Subject(
+        "standins:Herd", {"python": str(interpreters.environment(version)), "rows_per_worker": 3}, steps=6
+    )
     for check in CHECKS:
         check(subject)
 
@@ -95,7 +98,7 @@ def test_a_plug_in_installed_only_in_the_workers_interpreter_is_found(version: s
         observations, infos = envs.reset(seed=0)
         assert infos["task"].tolist() == ["far"]
         assert observations["objects_length"].tolist() == [5]
-    with pytest.raises(manyarms.errors.UnknownName, match="did you mean farsim"):
+    with pytest.raises(UnknownName, match="did you mean farsim"):
         manyarms.make_vec("farsym/far", 1, **where)
 
 

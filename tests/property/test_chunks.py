@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import keep_until_module_ends
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from standins import Herd, Walker
 
 import manyarms
+from conftest import keep_until_module_ends
 from manyarms import EpisodeId
 from manyarms.simulators.base import Start
+from standins import Herd, Walker
 
 ROWS = 4
 LIMIT = 11
@@ -39,7 +39,9 @@ class Reference:
         rewards = []
         terminated = truncated = False
         for action in actions:
-            result = self.simulator.step([action], np.array([True]))[0] if self.lockstep else self.simulator.step(action)
+            result = (
+                self.simulator.step([action], np.array([True]))[0] if self.lockstep else self.simulator.step(action)
+            )
             self.steps += 1
             rewards.append(result.reward)
             terminated, truncated = result.terminated, self.steps >= LIMIT
@@ -135,9 +137,7 @@ def test_step_chunk_equals_step_by_step(envs: manyarms.VectorEnv, seed: int, siz
             observations, rewards, terminated, truncated, _ = envs.step(actions[:, k])
             np.testing.assert_array_equal(rewards[~ended], chunk.rewards[~ended, k])
             last = ~ended & ((chunk.num_steps == k + 1) | terminated | truncated)
-            np.testing.assert_array_equal(
-                value_of(envs, observations)[last], value_of(envs, chunk.observations)[last]
-            )
+            np.testing.assert_array_equal(value_of(envs, observations)[last], value_of(envs, chunk.observations)[last])
             np.testing.assert_array_equal(terminated[last], chunk.terminated[last])
             np.testing.assert_array_equal(truncated[last], chunk.truncated[last])
             ended |= terminated | truncated

@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import keep_until_module_ends
-from gym_envs import Chatty, DictAction, LongInfo
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyarms
+from conftest import keep_until_module_ends
+from gym_envs import Chatty, DictAction, LongInfo
 
 ROWS = 3
 CASES: dict[str, tuple[str, Any]] = {

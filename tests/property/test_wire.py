@@ -16,10 +16,18 @@ from hypothesis.extra import numpy as hnp
 from manyarms.workers import wire
 
 ARRAYS = hnp.arrays(
-    st.sampled_from([np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64]), hnp.array_shapes(min_dims=0, max_dims=3)
+    st.sampled_from([np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64]),
+    hnp.array_shapes(min_dims=0, max_dims=3),
 )
 LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), ARRAYS, st.floats(width=32).map(np.float32)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    ARRAYS,
+    st.floats(width=32).map(np.float32),
 )
 VALUES = st.recursive(
     LEAVES,

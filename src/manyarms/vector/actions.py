@@ -9,7 +9,7 @@ import numpy as np
 
 from manyarms.errors import ActionError
 from manyarms.simulators.base import Field, Spec, flatten
-from manyarms.vector.spaces import bounds_of
+from manyarms.vector.spaces import bounds_of, padded_actions
 
 
 class ActionWriter:
@@ -22,9 +22,8 @@ class ActionWriter:
         self._arrays = dict(arrays)
         self._mode = mode
         self._bare = "" in self._fields
-        self._bounds = {
-            name: row_bounds(field, [spec.actions[name] for spec in rows]) for name, field in fields.items()
-        }
+        padded = [padded_actions(fields, spec.actions) for spec in rows]
+        self._bounds = {name: row_bounds([row[name] for row in padded]) for name in fields}
         self._whole = {name: array[:, 0] for name, array in arrays.items()}
 
     def write_step(self, actions: Any) -> None:
@@ -113,16 +112,11 @@ class ActionWriter:
         )
 
 
-def row_bounds(field: Field, rows: Sequence[Field]) -> tuple[np.ndarray, np.ndarray]:
+def row_bounds(rows: Sequence[Field]) -> tuple[np.ndarray, np.ndarray]:
     """Return [rows, …] bounds; infinite ones become the largest finite number, so that one comparison finds NaN too."""
-    dtype = np.dtype(field.dtype)
-    # The padding of rows with fewer numbers may hold whatever the shared space allows: nobody reads it.
-    low, high = (np.repeat(bound[None], len(rows), axis=0) for bound in bounds_of(field))
-    for i, own in enumerate(rows):
-        cut = (i, *(slice(n) for n in own.shape))
-        low[cut], high[cut] = bounds_of(own)
-    if dtype.kind == "f":
-        most = np.finfo(dtype).max
+    low, high = (np.stack(bounds) for bounds in zip(*map(bounds_of, rows), strict=True))
+    if low.dtype.kind == "f":
+        most = np.finfo(low.dtype).max
         low, high = np.clip(low, -most, most), np.clip(high, -most, most)
     return low, high
 

@@ -22,7 +22,7 @@ from manyarms.vector.engine import Engine
 from manyarms.vector.groups import ENDED, LIVE, NEW
 from manyarms.vector.infos import InfoReader
 from manyarms.vector.profile import Profiler
-from manyarms.vector.spaces import batched, merge, space_of
+from manyarms.vector.spaces import batched_actions, batched_observations, merge, space_of
 from manyarms.vector.supervisor import Supervisor
 from manyarms.workers import words as w
 from manyarms.workers.wire import encode
@@ -74,8 +74,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         spec = self.simulator_spec = self._merged.spec
         self.single_observation_space = space_of(spec.layout())
         self.single_action_space = space_of(spec.actions)
-        self.observation_space = batched(self.single_observation_space, self.num_envs)
-        self.action_space = batched(self.single_action_space, self.num_envs)
+        self.observation_space = batched_observations(self._merged)
+        self.action_space = batched_actions(self._merged)
         self.metadata = {"autoreset_mode": config.autoreset_mode, "render_fps": spec.control_rate}
         arena = self._engine.arena
         self._views: dict[str, np.ndarray] = arena.arrays("observations")

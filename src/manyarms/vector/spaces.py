@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from manyarms.errors import ConfigError
 from manyarms.simulators.base import Field, Spec, nest
@@ -85,9 +85,7 @@ def _merge_infos(rows: Sequence[Spec]) -> dict[str, Field]:
 
 def _merge_field(what: str, present: Sequence[Field], somewhere_missing: bool) -> Field:
     first = present[0]
-    kinds = {
-        (f.dtype, f.space if f.space != "discrete" else f"discrete {f.low}..{f.high}", len(f.shape)) for f in present
-    }
+    kinds = {(f.dtype, f.space, len(f.shape)) for f in present}
     if len(kinds) > 1:
         raise ConfigError(
             "these rows cannot share a vector environment",
@@ -160,6 +158,24 @@ def _tree_space(tree: Any) -> gymnasium.Space[Any]:
     return tree
 
 
-def batched(space: gymnasium.Space[Any], rows: int) -> gymnasium.Space[Any]:
-    """Return the space of all rows."""
-    return batch_space(space, rows)
+def batched_observations(merged: MergedSpec) -> gymnasium.Space[Any]:
+    """Return the observation space of all rows."""
+    return batch_space(space_of(merged.spec.layout()), len(merged.rows))
+
+
+def batched_actions(merged: MergedSpec) -> gymnasium.Space[Any]:
+    """Return the action space of all rows, each with its own bounds."""
+    if all(row is merged.spec or row.to_json() == merged.spec.to_json() for row in merged.rows):
+        return batch_space(space_of(merged.spec.actions), len(merged.rows))
+    return batch_differing_spaces([space_of(padded_actions(merged.spec.actions, row.actions)) for row in merged.rows])
+
+
+def padded_actions(shared: Mapping[str, Field], own: Mapping[str, Field]) -> dict[str, Field]:
+    """Return a row's action fields in the shared shape. Nobody reads the padding: it has the shared bounds."""
+    fields = {}
+    for name, field in shared.items():
+        low, high = (np.copy(bound) for bound in bounds_of(field))
+        cut = tuple(slice(n) for n in own[name].shape)
+        low[cut], high[cut] = bounds_of(own[name])
+        fields[name] = replace(field, low=low, high=high)
+    return fields

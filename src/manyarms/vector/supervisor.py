@@ -231,7 +231,9 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
             do="write '<simulator>/<task>' or 'package.module:factory', or install the plug-in that provides it",
         )
     if answer["type"] == "UnknownTask":
-        return UnknownName(f"{simulator} has no task {task!r}", why=answer["message"], do=did_you_mean(task, answer["known"]))
+        return UnknownName(
+            f"{simulator} has no task {task!r}", why=answer["message"], do=did_you_mean(task, answer["known"])
+        )
     do = ""
     if answer["type"] in ("ModuleNotFoundError", "ImportError"):
         do = f"install it where the worker runs: {worker.interpreter} -m pip install …, or choose another with python="
