@@ -299,3 +299,10 @@ class Sleeper(Simulator):
 
     def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         out[""][0] = self.clock
+
+
+class Drifting(Walker):
+    """Forgets its seed: the conformance suite must notice."""
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        super().reset(task, None if seed is None else time.perf_counter_ns() % (1 << 31), init_state)

@@ -236,7 +236,8 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
         )
     do = ""
     if answer["type"] in ("ModuleNotFoundError", "ImportError"):
-        do = f"install it where the worker runs: {worker.interpreter} -m pip install …, or choose another with python="
+        missing = answer["module"] or "it"
+        do = f"{worker.interpreter} -m pip install {missing}, or name the interpreter that has it with python="
     elif answer["type"] == "TypeError" and "unexpected keyword argument" in answer["message"]:
         do = "check the spelling of the options given to make_vec"
     return StartError(

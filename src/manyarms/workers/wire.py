@@ -154,5 +154,5 @@ def _frames(error: BaseException) -> str:
 
     entries = traceback.extract_tb(error.__traceback__)
     here = os.path.dirname(os.path.abspath(__file__))
-    theirs = [entry for entry in entries if os.path.dirname(os.path.abspath(entry.filename)) != here] or entries
-    return "\n".join('File "%s", line %s, in %s\n  %s' % tuple(entry) for entry in theirs[-4:])
+    theirs = [e for e in entries if os.path.dirname(os.path.abspath(e.filename)) != here and e.filename[0] != "<"]
+    return "\n".join('File "%s", line %s, in %s\n  %s' % tuple(entry) for entry in (theirs or entries)[-4:])

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Make the virtual environment with pinned packages, and install the system libraries that rendering needs.
+# usage: scripts/setup.sh VENV [DEBIAN_PACKAGE…]
+set -euo pipefail
+
+venv=$1
+shift
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.11 python3.12 python3.13 python3.14; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  echo "manyarms needs Python 3.11 or later. Install it, or name it: make PYTHON=/path/to/python test" >&2
+  exit 1
+}
+
+missing_libraries() {
+  local package
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+  done
+}
+
+install_libraries() {
+  command -v dpkg-query >/dev/null || {
+    echo "note: for software rendering install your system's OSMesa and EGL libraries (on Debian: $*)" >&2
+    return
+  }
+  local missing
+  missing=$(missing_libraries "$@" | tr '\n' ' ')
+  [ -z "$missing" ] && return
+  if [ "$(id -u)" = 0 ]; then
+    echo "installing $missing"
+    # shellcheck disable=SC2086 # one word a package
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } >/dev/null
+  else
+    echo "note: rendering needs system libraries that are not installed here. Run: sudo apt-get install $missing" >&2
+  fi
+}
+
+install_libraries "$@"
+python=$(find_python)
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+echo "installing Python packages into $venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -1,0 +1,58 @@
+"""Parse and call. Every command is also a function: ``manyarms.cli.bench.run(config) -> result``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "bench": "measure how fast a simulator steps in many processes",
+    "check": "run the conformance suite against a simulator",
+    "demo": "see what manyarms does, in a minute",
+}
+
+_USAGE = """usage: manyarms COMMAND [arguments]
+
+One policy, many arms: robot simulators side by side in shared memory.
+
+commands:
+{commands}
+
+manyarms COMMAND --help tells about one of them; manyarms --version prints the version.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its status."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command; return its exit status. Help answers before anything heavy is imported."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_USAGE.format(commands="\n".join(f"  {name:<8} {what}" for name, what in COMMANDS.items())))
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name == "--version":
+        import manyarms
+
+        print(f"manyarms {manyarms.__version__}")
+        return 0
+    from manyarms.errors import ManyarmsError, UnknownName, did_you_mean
+
+    try:
+        if name not in COMMANDS:
+            raise UnknownName(f"there is no command {name!r}", do=did_you_mean(name, COMMANDS))
+        import importlib
+
+        return importlib.import_module(f"manyarms.cli.{name}").main(rest)
+    except ManyarmsError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`manyarms … | head`); Python must not complain about it once more at exit.
+        sys.stdout = None  # type: ignore[assignment]
+        return 141

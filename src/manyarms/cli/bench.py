@@ -1,0 +1,236 @@
+"""``manyarms bench``: how fast a simulator steps in many processes, and where the time goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import psutil
+import tyro
+
+from manyarms.cli.options import parse, parse_pairs
+from manyarms.errors import ConfigError
+from manyarms.reporting.console import progress, table
+from manyarms.vector import VectorEnv, make_vec
+
+#: Random chunks are drawn once and used in turn, so that drawing them is not what is measured.
+_POOL = 8
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Step a simulator with random actions and measure."""
+
+    simulator: tyro.conf.Positional[str]
+    """<simulator>/<task>, package.module:factory or path/to/file.py:factory."""
+    num_envs: int = 8
+    """Environments side by side."""
+    action_chunk: int = 1
+    """Actions sent in one call."""
+    steps: int = 1000
+    """Steps measured in each environment."""
+    warmup: int = 50
+    """Calls made before the measurement."""
+    rows_per_worker: int = 1
+    """Environments that share a process."""
+    profile: bool = False
+    """Split the time into main side, simulation, observation, hand-over."""
+    trace: str | None = None
+    """Write a Chrome/Perfetto trace to this file; implies --profile."""
+    copy: bool = True
+    """Return copies of the observations; --no-copy returns views."""
+    python: str | None = None
+    """The interpreter the simulator runs in: a path, a command or a virtual environment."""
+    seed: int = 0
+    """Seed of the first environment; the others count up."""
+    json: str | None = None
+    """Where the results go; default: runs/bench-<simulator>-<time>.json."""
+    options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")] = ()
+    """Further options of the simulator or of the vector environment."""
+
+    def __post_init__(self) -> None:
+        for name in ("action_chunk", "steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.warmup < 0:
+            raise ConfigError(f"warmup is {self.warmup}; it must be at least 0")
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What was measured."""
+
+    config: dict[str, Any]
+    env_steps: int
+    seconds: float
+    env_steps_per_second: float
+    latency_ms: dict[str, float]
+    """Of one call: p50, p90, p99, mean."""
+    cpu_us_per_env_step: float
+    """Main process and workers together."""
+    start_seconds: float
+    worker_memory_mb: float
+    """Mean memory of a worker, shared pages counted in part."""
+    episodes: int
+    interrupted: bool = False
+    profile: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+
+def run(config: BenchConfig) -> BenchResult:
+    """Measure and return."""
+    began = time.perf_counter()
+    settings = {
+        "max_chunk": max(config.action_chunk, 1),
+        "rows_per_worker": config.rows_per_worker,
+        "profile": config.profile,
+        "trace": config.trace,
+        "copy": config.copy,
+        "python": config.python,
+        "action_bounds": "clip",
+    }
+    with make_vec(config.simulator, config.num_envs, **{**settings, **parse_pairs(config.options)}) as envs:
+        start_seconds = time.perf_counter() - began
+        return _measure(envs, config, start_seconds)
+
+
+def _measure(envs: VectorEnv, config: BenchConfig, start_seconds: float) -> BenchResult:
+    chunks = _random_chunks(envs, config.action_chunk)
+    envs.reset(seed=config.seed)
+    workers = [psutil.Process(pid) for pid in envs.worker_pids]
+    latencies: list[float] = []
+    env_steps = episodes = 0
+    interrupted = False
+    calls = -(-config.steps // config.action_chunk)
+    with progress("warming up", config.warmup) as advance:
+        for i in range(config.warmup):
+            _advance(envs, chunks[i % _POOL])
+            advance(1, "")
+    if envs.profiler:
+        envs.profiler.clear()
+    cpu, clock = _cpu_seconds(workers), time.perf_counter()
+    try:
+        with progress(f"{config.simulator} × {envs.num_envs}", calls) as advance:
+            for i in range(calls):
+                began = time.perf_counter()
+                steps, ended = _advance(envs, chunks[i % _POOL])
+                latencies.append(time.perf_counter() - began)
+                env_steps += steps
+                episodes += ended
+                advance(1, f"{env_steps / (time.perf_counter() - clock):,.0f} env-steps/s")
+    except KeyboardInterrupt:
+        interrupted = True
+        if not latencies:
+            raise
+    seconds = time.perf_counter() - clock
+    cpu = _cpu_seconds(workers) - cpu
+    ms = np.array(latencies) * 1e3
+    return BenchResult(
+        config=asdict(config),
+        env_steps=env_steps,
+        seconds=seconds,
+        env_steps_per_second=env_steps / seconds,
+        latency_ms={
+            **{f"p{q}": float(np.percentile(ms, q)) for q in (50, 90, 99)},
+            "mean": float(ms.mean()),
+        },
+        cpu_us_per_env_step=cpu / max(1, env_steps) * 1e6,
+        start_seconds=start_seconds,
+        worker_memory_mb=float(np.mean([_memory(worker) for worker in workers])) / 1e6,
+        episodes=episodes,
+        interrupted=interrupted,
+        profile=envs.profiler.summary() if envs.profiler else {},
+        machine={"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+    )
+
+
+def _random_chunks(envs: VectorEnv, length: int) -> list[Any]:
+    """Return batches of random actions: [num_envs, …] for single steps, [num_envs, K, …] for chunks."""
+    envs.action_space.seed(0)
+    if length == 1:
+        return [envs.action_space.sample() for _ in range(_POOL)]
+    return [_stack([envs.action_space.sample() for _ in range(length)]) for _ in range(_POOL)]
+
+
+def _stack(actions: Sequence[Any]) -> Any:
+    if isinstance(actions[0], dict):
+        return {key: _stack([action[key] for action in actions]) for key in actions[0]}
+    return np.stack(actions, axis=1)
+
+
+def _advance(envs: VectorEnv, actions: Any) -> tuple[int, int]:
+    """Make one call; return how many steps ran and how many episodes ended."""
+    if envs.config.max_chunk == 1:
+        _, _, terminated, truncated, _ = envs.step(actions)
+        return envs.num_envs, int(np.count_nonzero(terminated | truncated))
+    chunk = envs.step_chunk(actions)
+    return int(chunk.num_steps.sum()), int(np.count_nonzero(chunk.ended))
+
+
+def _cpu_seconds(workers: Sequence[psutil.Process]) -> float:
+    own = psutil.Process().cpu_times()
+    return own.user + own.system + sum(t.user + t.system for t in (worker.cpu_times() for worker in workers))
+
+
+def _memory(worker: psutil.Process) -> int:
+    full = worker.memory_full_info()
+    return getattr(full, "pss", 0) or full.rss
+
+
+def show(result: BenchResult) -> None:
+    """Print what was measured, the headline first."""
+    config = result.config
+    how = f"{config['num_envs']} environments" + (
+        f", chunks of {config['action_chunk']}" if config["action_chunk"] > 1 else ""
+    )
+    table(
+        f"{config['simulator']}: {result.env_steps_per_second:,.0f} env-steps/s ({how})",
+        [
+            ("env-steps", f"{result.env_steps:,} in {result.seconds:.2f} s, {result.episodes} episodes ended"),
+            ("latency of a call", "  ".join(f"{k} {v:.3f} ms" for k, v in result.latency_ms.items())),
+            ("processor time", f"{result.cpu_us_per_env_step:.1f} µs per env-step, all processes"),
+            ("start", f"{result.start_seconds:.2f} s"),
+            ("memory of a worker", f"{result.worker_memory_mb:.0f} MB"),
+        ],
+    )
+    if result.profile:
+        mean, workers = result.profile["mean_ms"], result.profile["workers_ms"]
+        total = mean["build"] + mean["env_call"]
+        rows = [
+            (name, f"{value:9.3f} ms  {100 * value / total:5.1f} %", _percentiles(workers.get(name)))
+            for name, value in mean.items()
+        ]
+        table("time of a call (main side; slowest worker)", rows, ("part", "mean", "over workers p50 / p90 / p99"))
+    if result.interrupted:
+        print("interrupted: these are the results so far")
+
+
+def _percentiles(values: dict[str, float] | None) -> str:
+    return " / ".join(f"{value:.3f}" for value in values.values()) + " ms" if values else ""
+
+
+def save(result: BenchResult) -> Path:
+    """Write the results as JSON; return where."""
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in str(result.config["simulator"]))
+    default = f"runs/bench-{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path = Path(result.config["json"] or default)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(result), indent=2))
+    return path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, measure, print, save."""
+    result = run(parse(BenchConfig, "bench", arguments))
+    show(result)
+    print(f"results: {save(result)}")
+    if result.config["trace"]:
+        print(f"trace:   {result.config['trace']} (open it in chrome://tracing or ui.perfetto.dev)")
+    return 130 if result.interrupted else 0

@@ -1,0 +1,77 @@
+"""Tables and progress: drawn in a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+#: Without a terminal, how often a line of progress is worth printing.
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
+    """Print rows under a title."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        print(title)
+        lines = [list(header), *rows] if header else [*rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        for line in lines:
+            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        return
+    drawn = Table(title=title, title_justify="left", title_style="bold", show_header=bool(header))
+    for column in header or [""] * len(rows[0]):
+        drawn.add_column(column)
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Give a function that takes how many more are done, and a word on how it goes."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from _bar(console, label, total)
+    else:
+        yield _lines(label, total)
+
+
+def _bar(console: object, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as bar:  # type: ignore[arg-type]
+        task = bar.add_task(label, total=total, note="")
+        done = 0
+        drawn = 0.0
+
+        def advance(count: int, note: str) -> None:
+            nonlocal done, drawn
+            done += count
+            # A fast simulator makes ten thousand calls a second; drawing each would be what is measured.
+            if time.monotonic() - drawn > 0.1 or done >= total:
+                drawn = time.monotonic()
+                bar.update(task, completed=done, note=note)
+
+        yield advance
+
+
+def _lines(label: str, total: int) -> Callable[[int, str], None]:
+    done = 0
+    printed = time.monotonic()
+
+    def advance(count: int, note: str) -> None:
+        nonlocal done, printed
+        done += count
+        if time.monotonic() - printed > _SECONDS_BETWEEN_LINES:
+            printed = time.monotonic()
+            print(f"{label}: {done} of {total} {note}", flush=True)
+
+    return advance

@@ -1,0 +1,128 @@
+"""The commands, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MANYARMS = [str(Path(sys.executable).with_name("manyarms"))]
+
+
+def manyarms(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    return subprocess.run(
+        [*MANYARMS, *arguments], capture_output=True, text=True, cwd=cwd, env=env, timeout=120, check=False
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """A wall clock proves nothing on a busy machine; what is imported does."""
+    code = (
+        "import sys; from manyarms.cli import run; status = run(['--help']); "
+        "heavy = {'numpy', 'gymnasium', 'tyro', 'rich', 'torch', 'mujoco'} & set(sys.modules); "
+        "assert status == 0; assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "bench" in done.stdout
+
+
+def test_version_and_no_command() -> None:
+    assert manyarms("--version").stdout.startswith("manyarms 0.")
+    nothing = manyarms()
+    assert nothing.returncode == 2
+    assert "usage" in nothing.stdout
+
+
+def test_bench_prints_the_headline_first_and_writes_json(tmp_path: Path) -> None:
+    done = manyarms(
+        *("bench", "gym/CartPole-v1", "--num-envs", "3", "--action_chunk", "8", "--steps", "64", "--profile"),
+        *("--warmup", "2", "--json", "out/bench.json", "--trace", "out/trace.json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("gym/CartPole-v1: ")
+    assert "env-steps/s (3 environments, chunks of 8)" in first
+    assert any("p50" in line and "p99" in line for line in rest)
+    result = json.loads((tmp_path / "out/bench.json").read_text())
+    assert 0 < result["env_steps"] <= 3 * 64
+    assert result["env_steps_per_second"] == pytest.approx(result["env_steps"] / result["seconds"])
+    assert {"p50", "p90", "p99"} <= result["latency_ms"].keys()
+    for part in ("build", "env_call", "sim", "obs", "vid", "toggle", "other", "cpu", "ipc"):
+        assert part in result["profile"]["mean_ms"]
+        assert f"\n  {part} " in done.stdout
+    assert json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
+
+
+def test_bench_takes_simulator_options_and_nested_actions(tmp_path: Path) -> None:
+    for arguments in (
+        ("standins:Walker", "--options", "goal=2.0", "cameras=[front]", "max_episode_steps=5"),
+        ("gym_envs:DictAction", "--action-chunk", "4"),
+        ("gym_envs:Chatty", "--rows-per-worker", "2"),
+    ):
+        done = manyarms("bench", *arguments, "--num-envs", "2", "--steps", "20", "--warmup", "1", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs").glob("bench-*.json"))) >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["benhc"], "did you mean bench"),
+        (["bench", "gym/CartPol-v1"], "did you mean CartPole-v1"),
+        (["bench", "gym/CartPole-v1", "--num-envs", "0"], "num_envs is 0"),
+        (["bench", "gym/CartPole-v1", "--steps", "0"], "steps is 0"),
+        (["bench", "gym/CartPole-v1", "--options", "speed"], "not of the form key=value"),
+        (["bench", "gym/CartPole-v1", "--python", "/no/python"], "no Python interpreter"),
+        (["bench", "gym/CartPole-v1", "--stepz", "3"], "--stepz"),
+        (["bench"], "required"),
+    ],
+)
+def test_mistakes_get_an_answer_not_a_traceback(arguments: list[str], message: str) -> None:
+    done = manyarms(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_check_names_what_does_not_hold() -> None:
+    good = manyarms("check", "standins:Walker", "--steps", "4")
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "11 of 11 checks hold" in good.stdout
+    bad = manyarms("check", "standins:Drifting", "--steps", "4")
+    assert bad.returncode == 1
+    assert "✗ same seed gives the same episode" in bad.stdout
+    assert "Traceback" not in bad.stderr
+
+
+def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*MANYARMS, "bench", "standins:Sleeper", "--steps", "100000", "--warmup", "0", "--options", "naps={0: 0.01}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+    )
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted: these are the results so far" in out
+    assert "Traceback" not in err
+
+
+def test_demo_compares_with_gymnasium(tmp_path: Path) -> None:
+    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gymnasium AsyncVectorEnv" in done.stdout
+    assert "manyarms step_chunk" in done.stdout
