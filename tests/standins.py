@@ -304,5 +304,5 @@ class Sleeper(Simulator):
 class Drifting(Walker):
     """Forgets its seed: the conformance suite must notice."""
 
-    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         super().reset(task, None if seed is None else time.perf_counter_ns() % (1 << 31), init_state)
