@@ -6,7 +6,7 @@ Imported by workers in other interpreters: standard library, numpy and gymnasium
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -49,8 +49,7 @@ class GymnasiumSimulator(Simulator):
         self._info: Dict[str, Any] = {}
         self._options: Optional[Dict[str, Any]] = None
         self.spec = self._describe(task, bool(cameras))
-        self._state_names = [name for name in self.spec.observations if name != RENDER]
-        self._bare = self._state_names == [""]
+        self._paths = self._state_paths()
 
     def _describe(self, task: str, with_render: bool) -> Spec:
         observations = space_fields(self.env.observation_space, "observation")
@@ -69,6 +68,13 @@ class GymnasiumSimulator(Simulator):
             horizon=getattr(registered, "max_episode_steps", None),
             tasks=(Task(task),) if task else (),
         )
+
+    def _state_paths(self) -> List[Tuple[str, Tuple[str, ...]]]:
+        """Return where in an observation each field is found."""
+        names = [name for name in self.spec.observations if name != RENDER]
+        if not isinstance(getattr(self.env.observation_space, "spaces", None), dict):
+            return [(name, ()) for name in names]
+        return [(name, tuple(name.split("/"))) for name in names]
 
     def set_options(self, options: Dict[str, Any]) -> None:
         self._options = options
@@ -93,24 +99,15 @@ class GymnasiumSimulator(Simulator):
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         observation = self._observation
-        if self._bare:
-            target = out[""]
-            if (
-                type(observation) is np.ndarray
-                and observation.shape == target.shape
-                and observation.dtype is target.dtype
-            ):
-                target[...] = observation
+        for name, keys in self._paths:
+            value = observation
+            for key in keys:
+                value = value[key]
+            target = out[name]
+            if type(value) is np.ndarray and value.shape == target.shape and value.dtype is target.dtype:
+                target[...] = value
             else:
-                put(out, "", observation)
-        elif isinstance(observation, dict):
-            for name in self._state_names:
-                value: Any = observation
-                for key in name.split("/"):
-                    value = value[key]
                 put(out, name, value)
-        else:
-            put(out, "observation", observation)
         if cameras:
             put(out, RENDER, self.env.render())
 

@@ -61,6 +61,7 @@ class Engine:
         self._ready: list[int] = []
         self._failures: list[WorkerError] = []
         self._in_flight = 0
+        self._bell_size = min(1 << 16, rows * wire.RECORD.size)
         self._timeout = config.step_timeout
         self._ticks = self.control[:, w.SEQUENCE]
         self._stepping_all = False
@@ -166,8 +167,10 @@ class Engine:
             self._flush_groups()
             if not self._in_flight:
                 break
-            if not self._drain() and not self._sleep(deadline):
+            # Sleeping first and reading after is two calls; reading first would often be three, and an exception.
+            if not self._sleep(deadline):
                 raise self._timed_out(timeout or 0.0)
+            self._drain()
         done, self._ready = self._ready, []
         if self._failures:
             self.replies.clear()
@@ -265,7 +268,7 @@ class Engine:
     def _drain(self) -> bool:
         """Take in every record on the bell; return whether there was one."""
         try:
-            data = os.read(self.supervisor.bell_fd, 1 << 16)
+            data = os.read(self.supervisor.bell_fd, self._bell_size)
         except BlockingIOError:
             return False
         expected, ready, words = self._expected, self._ready, self._status_words

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from .port import Port  # needs numpy, which the interpreter may lack
 
 
+#: Commands are a byte or two; a buffer no larger than this is cheap to allocate. Payloads are read as they come.
+_READ_SIZE = 256
+
+
 def serve(socket_fd: int, command_fd: int, bell_fd: int, arena_fd: int) -> None:
     """Serve until the main side closes the command pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main side's to handle
@@ -111,7 +115,7 @@ class Worker:
         gc.collect()
         gc.freeze()  # what is loaded now stays; later collections need not walk it
         while True:
-            rung = receive(command_fd, 4096)
+            rung = receive(command_fd, _READ_SIZE)
             if len(rung) == 1 and rung[0] < len(steps):
                 port, control, status, run = steps[rung[0]]
                 if control[w.COMMAND] == step:  # the usual case, one row and no payload, without the detour below

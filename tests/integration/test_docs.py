@@ -1,0 +1,74 @@
+"""What the documentation shows works as shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), REPOSITORY / "CONTRIBUTING.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_simulator_of_the_guide_conforms(tmp_path: Path) -> None:
+    code = blocks(REPOSITORY / "docs/simulators.md", "python")[0]
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package/pendulum.py").write_text(code)
+    command = [str(BIN / "manyarms"), "check", "my_package.pendulum:Pendulum", "--steps", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_first_snippet_of_the_readme_runs() -> None:
+    code = blocks(REPOSITORY / "README.md", "python")[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def documented_commands() -> list[str]:
+    lines = [line.strip() for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    return sorted({line.partition(" #")[0].strip() for line in lines if line.startswith("manyarms ")})
+
+
+def test_there_are_documented_commands() -> None:
+    assert any(command.startswith("manyarms bench gym/CartPole-v1") for command in documented_commands())
+
+
+@pytest.mark.parametrize("command", [c for c in documented_commands() if "my_package" not in c])
+def test_documented_commands_run(command: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command.replace("manyarms", str(BIN / "manyarms"), 1).split(),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_page_that_is_linked_is_there() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_make_targets_that_are_documented_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE):
+            assert target in targets, f"{page.name} says make {target}"

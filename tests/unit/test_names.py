@@ -1,0 +1,81 @@
+"""Names of simulators: what they mean and how they are found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from manyarms.errors import ConfigError, did_you_mean
+from manyarms.simulators import registry
+from manyarms.vector.config import find_interpreter, name_of, parse_autoreset
+from manyarms.vector.supervisor import search_path
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gym/CartPole-v1", ("gym", "CartPole-v1")),
+        ("gym/ALE/Pong-v5", ("gym", "ALE/Pong-v5")),
+        ("gym/my_package:MyEnv-v0", ("gym", "my_package:MyEnv-v0")),
+        ("tabletop/open_drawer", ("tabletop", "open_drawer")),
+        ("my_package.envs:make_env", ("my_package.envs:make_env", "")),
+        ("path/to/envs.py:make_env", ("path/to/envs.py:make_env", "")),
+        ("/abs/envs.py:Sub.make", ("/abs/envs.py:Sub.make", "")),
+        ("tabletop", ("tabletop", "")),
+    ],
+)
+def test_a_name_is_split_into_simulator_and_task(name: str, expected: tuple[str, str]) -> None:
+    assert registry.split_id(name) == expected
+
+
+def test_a_file_is_imported_without_running_its_main_part(tmp_path: Path) -> None:
+    path = tmp_path / "envs.py"
+    path.write_text(
+        "ran = __name__ == '__main__'\nclass Sub:\n    @staticmethod\n    def make():\n        return ran\n"
+    )
+    assert registry.import_object(f"{path}:Sub.make")() is False
+
+
+def test_a_function_becomes_its_import_string() -> None:
+    assert name_of(registry.resolve) == "manyarms.simulators.registry:resolve"
+    assert name_of("envs.py:make") == f"{Path('envs.py').absolute()}:make"
+    assert name_of("gym/CartPole-v1") == "gym/CartPole-v1"
+
+    def local() -> None: ...
+
+    with pytest.raises(ConfigError, match="cannot be found by another process"):
+        name_of(local)
+
+
+def test_an_interpreter_is_found_by_path_command_or_environment() -> None:
+    assert find_interpreter(sys.executable) == sys.executable
+    assert find_interpreter(str(Path(sys.executable).parent.parent)).endswith("/bin/python")
+    assert find_interpreter("python3").startswith("/")
+
+
+@pytest.mark.parametrize("text", ["NextStep", "next_step", "NEXT_STEP", "nextstep"])
+def test_autoreset_modes_are_read_in_any_spelling(text: str) -> None:
+    assert parse_autoreset(text).value == "NextStep"
+
+
+def test_another_interpreter_gets_only_the_users_own_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = tmp_path / "other/lib/python3.9/site-packages"
+    foreign.mkdir(parents=True)
+    own = tmp_path / "project"
+    own.mkdir()
+    monkeypatch.setattr(sys, "path", [str(own), str(foreign), *sys.path])
+    found = search_path(same_interpreter=False)
+    assert str(own) in found
+    assert not any("site-packages" in entry or entry.startswith(sys.base_prefix) for entry in found)
+    assert set(found) < set(search_path(same_interpreter=True))
+
+
+def test_suggestions_ignore_case_and_list_all_when_few() -> None:
+    assert did_you_mean("cartpole-v1", ["CartPole-v1", "Pendulum-v1"]) == "did you mean CartPole-v1?"
+    assert did_you_mean("zzz", ["a", "b"]) == "known: a, b"
+    assert did_you_mean("zzz", [f"name{i}" for i in range(40)]).startswith("40 are known")
+    assert did_you_mean("zzz", []) == ""
