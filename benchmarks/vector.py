@@ -134,8 +134,8 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         f"{config['num_envs']} environments on {machine['cpus']} cores, Python {machine['python']}; medians of "
         f"{config['repetitions']} interleaved rounds of {config['seconds']:g} s, each in a process of its own. Made "
-        "with `make benchmark`; what the workloads do is in `benchmarks/README.md`. Absolute figures move from machine to "
-        "machine: compare the ratios. For chunks, peers get a wrapper whose step takes K actions.",
+        "with `make benchmark`; what the workloads do is in `benchmarks/README.md`. Absolute figures move from machine "
+        "to machine: compare the ratios. For chunks, peers get a wrapper whose step takes K actions.",
     ]
     for title, peers in report["results"].items():
         base = peers.get(BASE, next(iter(peers.values())))["env_steps_per_second"]

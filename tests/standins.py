@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -184,7 +186,7 @@ class Herd(LockstepSimulator):
 class Misbehaving(Simulator):
     """Does what it is told by the first number of its action: raise, lie about shapes, exit, crash or hang."""
 
-    RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL = range(1, 8)
+    RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL, SPIN, STOP, NONSENSE = range(1, 11)
 
     def __init__(self, fail_at: str = "", noise: bool = False) -> None:
         self.spec = Spec({"": Field((3,), "float32")}, {"": Field((1,), "float32")})
@@ -221,6 +223,13 @@ class Misbehaving(Simulator):
             os.kill(os.getpid(), signal.SIGKILL)
         if order == self.HANG:
             time.sleep(1000)
+        if order == self.SPIN:
+            while True:
+                pass
+        if order == self.STOP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if order == self.NONSENSE:
+            write_nonsense()
         if order == self.WRONG_RESULT:
             return 1.0  # type: ignore[return-value]
         return StepResult(1.0)
@@ -306,3 +315,64 @@ class Drifting(Walker):
 
     def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
         super().reset(task, None if seed is None else time.perf_counter_ns() % (1 << 31), init_state)
+
+
+def write_nonsense() -> None:
+    """Write to every pipe and socket of this process, as a simulator does that closes and reuses descriptors."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            mode = os.fstat(fd).st_mode
+            if fd > 2 and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+                os.write(fd, b"\xff" * 13)
+        except OSError:
+            continue
+    raise ValueError("wrote nonsense")
+
+
+class Vanishing(Sleeper):
+    """Starts until a file appears."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        if os.path.exists(marker):
+            raise RuntimeError("the licence server has gone")
+
+
+class Burner(Sleeper):
+    """Computes for a time of its own on one CPU, however long that takes by the clock."""
+
+    def __init__(self, seconds: float, cpu: int) -> None:
+        super().__init__()
+        self.seconds = seconds
+        os.sched_setaffinity(0, {cpu})
+
+    def step(self, action: Any) -> StepResult:
+        until = time.process_time() + self.seconds
+        while time.process_time() < until:
+            pass
+        return super().step(action)
+
+
+class Leaky(Sleeper):
+    """Holds more memory with every step."""
+
+    def __init__(self, leak: int) -> None:
+        super().__init__()
+        self.leak = leak
+        self.held = []  # type: list[np.ndarray]
+
+    def step(self, action: Any) -> StepResult:
+        self.held.append(np.ones(self.leak, np.uint8))
+        return super().step(action)
+
+
+class Parent(Sleeper):
+    """Starts a process of its own, as simulators start displays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+    def info(self) -> dict[str, Any]:
+        return {"child": self.child.pid}

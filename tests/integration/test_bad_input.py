@@ -217,7 +217,7 @@ def test_memory_limits_of_version_1_control_groups_count(tmp_path: Path) -> None
     ],
 )
 def test_an_observation_that_does_not_match_its_spec_is_an_error(simulator: str, action: Any, message: str) -> None:
-    with manyarms.make_vec(simulator, 2) as envs:
+    with manyarms.make_vec(simulator, 2, on_failure="raise") as envs:
         envs.reset(seed=0)
         with pytest.raises(SimulatorError, match=message):
             envs.step(action)

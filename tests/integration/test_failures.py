@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import manyarms
+from manyarms import EpisodeId
 from manyarms.errors import RowStateError, SimulatorError, WorkerDied, WorkerTimeout
 from standins import Misbehaving
 
@@ -20,7 +21,7 @@ def orders(*values: int) -> np.ndarray:
 
 
 def test_an_exception_names_row_seed_phase_and_cause_and_reset_goes_on() -> None:
-    with manyarms.make_vec("standins:Misbehaving", 3) as envs:
+    with manyarms.make_vec("standins:Misbehaving", 3, on_failure="raise") as envs:
         envs.reset(seed=20)
         with pytest.raises(
             SimulatorError, match=r"row 1, seed 21\) raised ValueError in step: the gripper fell"
@@ -35,7 +36,7 @@ def test_an_exception_names_row_seed_phase_and_cause_and_reset_goes_on() -> None
 
 
 def test_errors_of_several_workers_are_all_reported() -> None:
-    with manyarms.make_vec("standins:Misbehaving", 4) as envs:
+    with manyarms.make_vec("standins:Misbehaving", 4, on_failure="raise") as envs:
         envs.reset(seed=0)
         with pytest.raises(SimulatorError, match=r"2 workers failed \(rows 1, 3\)(.|\n)*row 1(.|\n)*row 3") as caught:
             envs.step(orders(0, Misbehaving.RAISE, 0, Misbehaving.RAISE))
@@ -43,7 +44,7 @@ def test_errors_of_several_workers_are_all_reported() -> None:
 
 
 def test_a_wrong_step_result_is_explained() -> None:
-    with manyarms.make_vec("standins:Misbehaving", 1) as envs:
+    with manyarms.make_vec("standins:Misbehaving", 1, on_failure="raise") as envs:
         envs.reset(seed=0)
         with pytest.raises(SimulatorError, match="unpack"):
             envs.step(orders(Misbehaving.WRONG_RESULT))
@@ -51,7 +52,7 @@ def test_a_wrong_step_result_is_explained() -> None:
 
 def test_a_failing_reset_is_told_as_such() -> None:
     with (
-        manyarms.make_vec("standins:Misbehaving", 2, fail_at="reset") as envs,
+        manyarms.make_vec("standins:Misbehaving", 2, fail_at="reset", on_failure="raise") as envs,
         pytest.raises(SimulatorError, match="RuntimeError in reset: no scene to reset"),
     ):
         envs.reset(seed=0)
@@ -66,7 +67,7 @@ def test_a_failing_reset_is_told_as_such() -> None:
     ],
 )
 def test_a_death_names_worker_seed_signal_and_last_words(order: int, message: str) -> None:
-    with manyarms.make_vec("standins:Misbehaving", 3) as envs:
+    with manyarms.make_vec("standins:Misbehaving", 3, on_failure="raise") as envs:
         envs.reset(seed=5)
         with pytest.raises(WorkerDied, match=message) as caught:
             envs.step(orders(0, order, 0))
@@ -74,7 +75,7 @@ def test_a_death_names_worker_seed_signal_and_last_words(order: int, message: st
 
 
 def test_a_worker_killed_between_calls_is_noticed_at_the_next() -> None:
-    with manyarms.make_vec("standins:Walker", 3, cameras=[]) as envs:
+    with manyarms.make_vec("standins:Walker", 3, cameras=[], on_failure="raise") as envs:
         envs.reset(seed=0)
         os.kill(envs.worker_pids[2], signal.SIGKILL)
         time.sleep(0.1)
@@ -85,25 +86,27 @@ def test_a_worker_killed_between_calls_is_noticed_at_the_next() -> None:
 
 
 def test_a_hanging_worker_is_named_when_a_deadline_is_given() -> None:
-    with manyarms.make_vec("standins:Misbehaving", 2, step_timeout=0.5) as envs:
+    with manyarms.make_vec("standins:Misbehaving", 2, step_timeout=0.5, on_failure="raise") as envs:
         envs.reset(seed=5)
-        with pytest.raises(WorkerTimeout, match=r"worker 1 .*seed 6\) did not answer within 0.5 s"):
+        with pytest.raises(WorkerTimeout, match=r"worker 1 .*seed 6\) did not come back from a step in"):
             envs.step(orders(0, Misbehaving.HANG))
         envs.close(timeout=0.1)
 
 
 def test_a_worker_that_will_not_end_is_killed() -> None:
-    envs = manyarms.make_vec("standins:Misbehaving", 2, step_timeout=0.2)
-    envs.reset(seed=0)
-    with pytest.raises(WorkerTimeout):
-        envs.step(orders(Misbehaving.HANG, 0))
+    envs = manyarms.make_vec("standins:Misbehaving", 2)
+    envs.begin([0, 1], EpisodeId(seed=0))
+    envs.recv(min_rows=2)
+    envs.send([0], orders(Misbehaving.HANG)[None])
     pids = envs.worker_pids
     envs.close(timeout=0.2)
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
 
 
 def test_what_workers_print_is_kept_where_asked(tmp_path: Path) -> None:
-    with manyarms.make_vec("standins:Misbehaving", 2, noise=True, log_dir=tmp_path / "logs") as envs:
+    with manyarms.make_vec(
+        "standins:Misbehaving", 2, noise=True, log_dir=tmp_path / "logs", on_failure="raise"
+    ) as envs:
         envs.reset(seed=0)
         with pytest.raises(WorkerDied, match=r"log: .*worker-1\.log"):
             envs.step(orders(0, Misbehaving.EXIT))

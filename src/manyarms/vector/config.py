@@ -71,35 +71,58 @@ class VectorConfig:
     """Shared memory for a row's infos; longer ones travel over the socket, more slowly."""
     threads_per_worker: int = 1
     """Threads each maths library may start in a worker."""
-    pin_cpus: bool = False
-    """Bind each worker to one CPU, round-robin."""
+    pin_cpus: bool | None = None
+    """Bind each worker to a CPU of its own (True) or to none (False); default: to a NUMA node, on big machines."""
+    egl_device: int | Sequence[int] | None = None
+    """The GPU, or GPUs in turn, on which workers render."""
     start_timeout: float = 180.0
     """Seconds in which every worker must have built its simulator."""
     step_timeout: float | None = None
-    """Seconds in which `reset`, `step` and `step_chunk` must come back; None: wait for ever."""
+    """Seconds a step may take, not counting what the worker waits for a CPU; default: generous, by what was seen."""
+    reset_timeout: float | None = None
+    """Seconds a reset may take, likewise."""
+    on_failure: str = "restart"
+    """A worker that dies, hangs or fails: "restart" it and abort its episode, or "raise"."""
+    max_restarts: int = 5
+    """How often in a row, without an episode coming to its end, a worker is restarted."""
+    worker_memory: int | None = None
+    """Bytes a worker may hold: above, it is restarted after its episode; above one and a half times, at once."""
+    recycle_after: int | None = None
+    """Episodes after which a worker is restarted, for simulators that leak."""
     log_dir: str | os.PathLike[str] | None = None
     """Keep what workers print in ``worker-<i>.log`` here; default: only the last lines, for error messages."""
 
     def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_choices()
+        object.__setattr__(self, "autoreset_mode", parse_autoreset(self.autoreset_mode))
+        if self.trace is not None:
+            object.__setattr__(self, "profile", True)
+
+    def _check_counts(self) -> None:
         for name in ("num_envs", "rows_per_worker", "max_chunk", "threads_per_worker"):
             _check_count(name, getattr(self, name), least=1)
-        for name in ("render_every", "info_bytes"):
+        for name in ("render_every", "info_bytes", "max_restarts"):
             _check_count(name, getattr(self, name), least=0)
-        if self.max_episode_steps is not None:
-            _check_count("max_episode_steps", self.max_episode_steps, least=1)
+        for name in ("max_episode_steps", "worker_memory", "recycle_after"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), least=1)
         if self.rows_per_worker > MAX_ROWS_PER_WORKER:
             raise ConfigError(
                 f"rows_per_worker is {self.rows_per_worker}; a worker takes at most {MAX_ROWS_PER_WORKER}"
             )
-        if self.action_bounds not in ("error", "clip", "ignore"):
-            raise ConfigError(f"action_bounds is {self.action_bounds!r}", do="choose 'error', 'clip' or 'ignore'")
-        for name in ("start_timeout", "step_timeout"):
+        for name in ("start_timeout", "step_timeout", "reset_timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is {seconds!r}; it must be a positive number of seconds")
-        object.__setattr__(self, "autoreset_mode", parse_autoreset(self.autoreset_mode))
-        if self.trace is not None:
-            object.__setattr__(self, "profile", True)
+
+    def _check_choices(self) -> None:
+        for name, choices in (("action_bounds", ("error", "clip", "ignore")), ("on_failure", ("restart", "raise"))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
+        devices = [self.egl_device] if isinstance(self.egl_device, int) else self.egl_device
+        if devices is not None and (not devices or any(device < 0 for device in devices)):
+            raise ConfigError(f"egl_device is {self.egl_device!r}; give the index of a GPU, or several")
 
     @classmethod
     def names(cls) -> set[str]:

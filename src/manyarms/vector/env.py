@@ -12,16 +12,15 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from manyarms.errors import ConfigError, RowStateError
-from manyarms.simulators.base import nest
+from manyarms.errors import ConfigError, RowStateError, WorkerError
 from manyarms.vector.actions import ActionWriter
 from manyarms.vector.arguments import chunk_lengths, masked_rows, one_per_row, row_indices, seeds_for
 from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
 from manyarms.vector.config import SimulatorConfig, VectorConfig, parse_autoreset, rows_of
 from manyarms.vector.engine import Engine
-from manyarms.vector.groups import ENDED, LIVE, NEW
-from manyarms.vector.infos import InfoReader
+from manyarms.vector.groups import ABORTED, ENDED, LIVE, NEW
 from manyarms.vector.profile import Profiler
+from manyarms.vector.results import ResultReader
 from manyarms.vector.spaces import batched_actions, batched_observations, merge, space_of
 from manyarms.vector.supervisor import Supervisor
 from manyarms.workers import words as w
@@ -78,17 +77,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self.action_space = batched_actions(self._merged)
         self.metadata = {"autoreset_mode": config.autoreset_mode, "render_fps": spec.control_rate}
         arena = self._engine.arena
-        self._views: dict[str, np.ndarray] = arena.arrays("observations")
-        self._tree = nest(self._views)
-        self._rewards = arena.array("rewards")
-        self._frames = arena.arrays("frames")
         self._control, self._status = self._engine.control, self._engine.status
         self._actions = ActionWriter(spec.actions, self._merged.rows, arena.arrays("actions"), config.action_bounds)
-        self._infos = InfoReader(arena, self._merged.rows, self._merged.rename)
+        self._results = ResultReader(self._engine, self._merged, config.copy)
         self.profiler = Profiler(arena.array("timings"), config.trace) if config.profile else None
         self.last_timing: ChunkTiming | None = None
         self._all_rows = np.arange(self.num_envs)
-        self._first_rewards = self._rewards[:, 0]
+        self._sent_at = np.zeros(self.num_envs)
         self._no_ends = np.zeros(self.num_envs, bool)
         self._uncertain = True
         self._mode = _MODE_WORDS[parse_autoreset(config.autoreset_mode)]
@@ -116,17 +111,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         seeds = seeds_for(seed, self.num_envs)
         rest = options or None
         self._prepare(None, autoreset=self._mode)
-        starts = [_start(tasks[i], seeds[i], states[i], rest) for i in rows]
+        starts = {i: _start(tasks[i], seeds[i], states[i], rest) for i in rows.tolist()}
         self._engine.require_idle(rows.tolist())
         self._check_group_reset(rows.tolist())
         began = self.profiler.begin() if self.profiler else None
-        self._engine.reset(rows.tolist(), starts)
-        self._engine.collect_all(self.config.step_timeout)
-        self._engine.state[rows] = LIVE
-        infos = self._read_infos(self._all_rows, self._status.copy(), only=set(rows.tolist()))
+        self._reset_rows(starts)
+        infos = self._results.infos(self._all_rows, self._status.copy(), only=starts)
         if self.profiler and began:
             self.profiler.finish(*began, rows)
-        return self._observations(None), infos
+        return self._results.observations(), infos
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action a row: ``[num_envs, …]``."""
@@ -141,20 +134,30 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._prepare(None, self._mode)
         self._uncertain = True  # unless the call comes to its end
         plain = self._engine.step_all()
-        rewards = self._first_rewards.copy()
+        rewards = self._results.first_rewards.copy()
         if plain:
             self._uncertain = False
             terminated, truncated, infos = self._no_ends.copy(), self._no_ends.copy(), {}
         else:
             status = self._status.copy()
             terminated = status[:, w.TERMINATED] != 0
-            truncated = status[:, w.TRUNCATED] != 0
+            aborted, reasons = self._results.take_aborted(self._all_rows)
+            truncated = (status[:, w.TRUNCATED] != 0) | aborted
             rewards[status[:, w.NUM_STEPS] == 0] = 0.0
-            self._note_ends(terminated | truncated)
-            infos = self._read_infos(self._all_rows, status)
+            infos = self._results.infos(self._all_rows, status)
+            for row, reason in reasons.items():
+                infos = self._add_info(infos, self._abort_info(row, reason), row)
+            self._note_ends(terminated | truncated, aborted)
         if profiler and began:
             self.last_timing = profiler.finish(*began, self._all_rows)
-        return self._observations(None), rewards, terminated, truncated, infos
+        return self._results.observations(), rewards, terminated, truncated, infos
+
+    def _abort_info(self, row: int, reason: str) -> dict[str, Any]:
+        """Return what Gymnasium users learn of an aborted episode: it looks truncated, and says why."""
+        info: dict[str, Any] = {"aborted": True, "failure": reason}
+        if self._mode == w.SAME_STEP:
+            info = {"final_obs": self._results.row(row), "final_info": dict(info), **info}
+        return info
 
     # -- by chunks ----------------------------------------------------------------------------------------------------
 
@@ -175,8 +178,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self._sent_length = length
         self._prepare(cameras, self._mode)
         self._engine.step_all()
-        chunk = self._chunk(self._all_rows, length, began)
-        self._note_ends(chunk.terminated | chunk.truncated)
+        timing = self._finish_timing(began, self._all_rows)
+        chunk = self._results.chunk(self._all_rows, length, None, timing)
+        self._note_ends(chunk.ended, chunk.aborted)
         return chunk
 
     # -- asynchronous -------------------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._prepare(None, w.DISABLED)
         self._engine.state[rows] = NEW
         self._engine.reset(rows.tolist(), [_start(e.task, e.seed, e.init_state, None) for e in episodes])
-        self._engine.sent_at[rows] = time.perf_counter()
+        self._sent_at[rows] = time.perf_counter()
 
     def send(
         self,
@@ -217,7 +221,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._sent_length = -1
         self._prepare(cameras, w.DISABLED)
         self._engine.step(rows.tolist())
-        self._engine.sent_at[rows] = time.perf_counter()
+        self._sent_at[rows] = time.perf_counter()
 
     def recv(self, min_rows: int = 1, timeout: float | None = None) -> Chunk:
         """Wait until at least `min_rows` rows are done (fewer when fewer are under way) and return all that are.
@@ -229,17 +233,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if min_rows < 1:
             raise ConfigError(f"min_rows is {min_rows}; wait for at least one row")
         done = np.array(sorted(self._engine.collect(min_rows, timeout)), dtype=np.int64)
-        began = (float(self._engine.sent_at[done].min()), 0.0) if self.profiler and len(done) else None
+        began = (float(self._sent_at[done].min()), 0.0) if self.profiler and len(done) else None
         was_reset = self._status[done, w.WAS_RESET] != 0
         length = int(self._control[done, w.NUM_ACTIONS][~was_reset].max(initial=1))
-        chunk = self._chunk(done, length, began, copy=False)
-        self._engine.state[done] = np.where(chunk.terminated | chunk.truncated, ENDED, LIVE)
+        chunk = self._results.chunk(done, length, False, self._finish_timing(began, done))
+        self._engine.state[done] = np.where(chunk.aborted, ABORTED, np.where(chunk.ended, ENDED, LIVE))
+        self._engine.note_ends(done[chunk.ended & ~chunk.aborted].tolist())
         return chunk
 
     @property
     def observations(self) -> Any:
         """Views of every row's last observation, without copying; what rows under way show is undefined."""
-        return self._tree
+        return self._results.tree
 
     # -- what simulators offer beyond stepping ------------------------------------------------------------------------
 
@@ -275,6 +280,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each row."""
         return self.call("render")
+
+    @property
+    def failures(self) -> list[WorkerError]:
+        """What has gone wrong in workers so far, oldest first."""
+        return list(self._engine.health.failures)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -320,11 +330,30 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                     do="reset() first, or reset(options={'reset_mask': …})",
                 )
 
-    def _note_ends(self, ended: np.ndarray) -> None:
+    def _note_ends(self, ended: np.ndarray, aborted: np.ndarray) -> None:
+        if ended.any():
+            self._engine.note_ends(np.flatnonzero(ended & ~aborted).tolist())
         if self._mode != w.SAME_STEP:
             held = (self._status[:, w.NUM_STEPS] == 0) & (self._status[:, w.WAS_RESET] == 0)
-            self._engine.state[:] = np.where(ended | held, ENDED, LIVE)
+            self._engine.state[:] = np.where(aborted, ABORTED, np.where(ended | held, ENDED, LIVE))
+        elif aborted.any():
+            self._begin_again(np.flatnonzero(aborted))
         self._uncertain = self._mode == w.DISABLED and bool(ended.any())
+
+    def _begin_again(self, rows: np.ndarray) -> None:
+        """Begin a new episode at once in rows whose last was aborted, as SameStep asks for."""
+        health, seeds = self._engine.health, self._engine.seeds
+        self._reset_rows({row: _start(None, health.next_seed(row, seeds[row]), None, None) for row in rows.tolist()})
+
+    def _reset_rows(self, starts: Mapping[int, dict[str, Any]]) -> None:
+        """Begin an episode in each row; resets that are lost with their worker are repeated until it is given up."""
+        waiting = dict(starts)
+        while waiting:
+            self._engine.reset(list(waiting), list(waiting.values()))
+            self._engine.collect_all()
+            waiting = {row: starts[row] for row in self._engine.aborted}
+            self._engine.aborted.clear()
+        self._engine.state[list(starts)] = LIVE
 
     def _check_group_reset(self, rows: Sequence[int]) -> None:
         """Refuse to reset part of a group that can only be reset as one."""
@@ -360,55 +389,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self._control[row, w.CAMERAS] = sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras)
         self._sent_all_cameras = False
 
-    def _observations(self, rows: np.ndarray | None, copy: bool | None = None) -> Any:
-        """Return observations of all rows or of some, as views where that is asked for and can be."""
-        copy = self.config.copy if copy is None else copy
-        if rows is None:
-            return nest({name: view.copy() for name, view in self._views.items()}) if copy else self._tree
-        index: Any = rows
-        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-            index = slice(int(rows[0]), int(rows[-1]) + 1)
-        picked = {name: view[index] for name, view in self._views.items()}
-        return nest({name: view.copy() for name, view in picked.items()} if copy else picked)
-
-    def _chunk(
-        self, rows: np.ndarray, length: int, began: tuple[float, float] | None, copy: bool | None = None
-    ) -> Chunk:
-        everything = len(rows) == self.num_envs
-        status = self._status[rows]
-        steps = status[:, w.NUM_STEPS]
-        rewards = self._rewards[rows, :length]
-        rewards[np.arange(length) >= steps[:, None]] = 0.0
-        timing = self.profiler.finish(*began, rows) if self.profiler and began else None
-        self.last_timing = timing or self.last_timing
-        return Chunk(
-            rows=rows,
-            observations=self._observations(None if everything else rows, copy),
-            rewards=rewards,
-            num_steps=steps.copy(),
-            terminated=status[:, w.TERMINATED] != 0,
-            truncated=status[:, w.TRUNCATED] != 0,
-            aborted=np.zeros(len(rows), bool),
-            success=status[:, w.SUCCESS] != 0,
-            infos=self._read_infos(rows, status),
-            frames=self._read_frames(rows, status),
-            timing=timing,
-        )
-
-    def _read_infos(self, rows: np.ndarray, status: np.ndarray, only: set[int] | None = None) -> dict[str, Any]:
-        if not status[:, w.INFO_BYTES : w.REPLY + 1].any():
-            return {}
-        if only is not None and len(only) < len(rows):
-            status = status.copy()
-            status[[i for i, row in enumerate(rows) if row not in only], w.INFO_BYTES : w.REPLY + 1] = 0
-        return self._infos.read(rows.tolist(), status, self._engine.replies)
-
-    def _read_frames(self, rows: np.ndarray, status: np.ndarray) -> dict[str, list[np.ndarray]]:
-        counts = status[:, w.FRAMES].tolist()
-        return {
-            name: [ring[row, :count].copy() for row, count in zip(rows, counts, strict=True)]
-            for name, ring in self._frames.items()
-        }
+    def _finish_timing(self, began: tuple[float, float] | None, rows: np.ndarray) -> ChunkTiming | None:
+        if self.profiler is None or began is None:
+            return None
+        self.last_timing = self.profiler.finish(*began, rows)
+        return self.last_timing
 
     def _call(self, rows: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         self._check_open()

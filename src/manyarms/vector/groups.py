@@ -8,7 +8,7 @@ from manyarms.vector.process import WorkerProcess
 from manyarms.workers import words as w
 
 # What the main side knows of a row.
-NEW, LIVE, ENDED = range(3)
+NEW, LIVE, ENDED, ABORTED = range(4)
 
 
 class LockstepGroup:

@@ -23,6 +23,11 @@ class _Batch:
     _add_info = GymnasiumVectorEnv._add_info
 
 
+def add_info(infos: dict[str, Any], info: dict[str, Any], position: int, count: int) -> dict[str, Any]:
+    """Add one row's info to those of `count` rows."""
+    return _Batch(count)._add_info(infos, info, position)  # type: ignore[arg-type]
+
+
 class InfoReader:
     """Reads what rows reported besides rewards and ends."""
 
@@ -39,15 +44,14 @@ class InfoReader:
     def read(self, rows: Sequence[int], status: np.ndarray, replies: dict[int, Any]) -> dict[str, Any]:
         """Join the infos of `rows`; `status` holds their status words."""
         infos: dict[str, Any] = {}
-        batch = _Batch(len(rows))
         for i, row in enumerate(rows):
             words = status[i]
             reply = replies.pop(row, {})
             if words[w.FINAL_BYTES] or "final_info" in reply:
-                infos = batch._add_info(infos, self._final_part(row, words, reply), i)  # type: ignore[arg-type]
+                infos = add_info(infos, self._final_part(row, words, reply), i, len(rows))
             info = self._own_part(row, words, reply)
             if info:
-                infos = batch._add_info(infos, info, i)  # type: ignore[arg-type]
+                infos = add_info(infos, info, i, len(rows))
         return infos
 
     def _own_part(self, row: int, words: np.ndarray, reply: Mapping[str, Any]) -> dict[str, Any]:

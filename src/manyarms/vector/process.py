@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
@@ -15,6 +17,7 @@ from typing import IO, Any
 
 from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
+from manyarms.vector.keeper import Keeper
 from manyarms.workers import wire
 
 _MAIN = Path(wire.__file__).with_name("main.py")
@@ -37,6 +40,10 @@ _TAIL_BYTES = 8192
 _TAIL_LINES = 12
 
 
+# The phases of a worker's life.
+DOWN, GREETING, BUILDING, BUILT, ATTACHING, READY = range(6)
+
+
 class WorkerProcess:
     """A child process with a command pipe, a socket for answers, a pidfd and a log."""
 
@@ -47,6 +54,15 @@ class WorkerProcess:
         self._config = config
         self.log_path = Path(config.log_dir) / f"worker-{index}.log" if config.log_dir is not None else None
         self.lockstep = False
+        self.phase = DOWN
+        self.specs: Any = None
+        self.failures_in_a_row = 0
+        """Since an episode last came to its end here."""
+        self.episodes = 0
+        self.last_error: BaseException | None = None
+        self.restart_at = 0.0
+        """When it is to be started again; while it starts, when it must have."""
+        self.cpus: list[int] = []
         self.pidfd = -1
         self.command_fd = -1
         """Where doorbells are rung; a pipe, which wakes a process at two thirds of a socket's cost."""
@@ -69,8 +85,9 @@ class WorkerProcess:
     def interpreter(self) -> str:
         return self.simulator.python or sys.executable
 
-    def spawn(self, bell_fd: int, arena_fd: int) -> None:
-        """Start the process; it says hello when it is up."""
+    def spawn(self, bell_fd: int, arena_fd: int, cpus: Sequence[int] = ()) -> None:
+        """Start the process, on `cpus` if any are given; it says hello when it is up."""
+        self.cpus = list(cpus)
         if self.log_path is not None:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             self._log = self.log_path.open("ab")
@@ -102,6 +119,7 @@ class WorkerProcess:
             os.close(commands)
         self._socket = ours
         self.pidfd = os.pidfd_open(self._process.pid)
+        Keeper.instance().add_group(self._process.pid)
 
     def send(self, value: Any) -> None:
         """Send a frame of the handshake."""
@@ -122,6 +140,13 @@ class WorkerProcess:
             rows = f", rows {self.rows[0]}-{self.rows[-1]}"
         return f"worker {self.index} ({self.simulator.id}{rows}{f', seed {seed}' if seed is not None else ''})"
 
+    def memory(self) -> int:
+        """Return the resident memory of the process in bytes, 0 when it is gone."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+        except (OSError, IndexError):
+            return 0
+
     def log_tail(self) -> str:
         """Return the last lines the worker printed."""
         if self._log is None:
@@ -133,19 +158,26 @@ class WorkerProcess:
         return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
 
     def death(self, seed: int | None = None, doing: str = "") -> WorkerDied:
-        """Wait for a process that is gone and say how it went."""
-        assert self._process is not None
-        code = self._process.wait(timeout=10)
-        cause, do = explain_exit(code)
+        """Say how a process that is gone went; whatever it started goes too."""
+        code = self._reap(timeout=10.0)
+        if code is None:
+            what, cause, do = (
+                "was killed but does not go",
+                "the kernel cannot end it (state D)",
+                "look at disks and drivers",
+            )
+        else:
+            what, cause, do = explain_exit(code)
         tail = self.log_tail()
-        why = "\n".join(part for part in (cause[1], f"it last printed:\n{tail}" if tail else "") if part)
-        what = f"{self.describe(seed)} {cause[0]}{f' {doing}' if doing else ''}"
+        why = "\n".join(part for part in (cause, f"it last printed:\n{tail}" if tail else "") if part)
+        what = f"{self.describe(seed)} {what}{f' {doing}' if doing else ''}"
         return WorkerDied(what, rows=self.rows, why=why, do=do, log=str(self.log_path or ""))
 
     def kill(self) -> None:
         """End the process and everything it started, at once."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def ask_to_close(self) -> None:
         """Ask the process to close its simulators and end."""
@@ -157,12 +189,8 @@ class WorkerProcess:
                 self._socket.shutdown(socket.SHUT_WR)
 
     def end(self, timeout: float) -> None:
-        """Wait for the end, then kill what is left of the process group; let go of everything."""
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=max(0.0, timeout))
-            self.kill()
-            self._process.wait()
+        """Wait for the end, kill what is left of the process group, let go of everything."""
+        self._reap(max(0.0, timeout))
         self.ask_to_close()
         if self._socket is not None:
             self._socket.close()
@@ -174,6 +202,20 @@ class WorkerProcess:
             self._log.close()
             self._log = None
 
+    def _reap(self, timeout: float) -> int | None:
+        """Wait, kill the group, and only then reap: until then the group's number cannot become someone else's."""
+        if self._process is None or self._process.returncode is not None:
+            return self._process.returncode if self._process else None
+        if self.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            poller.poll(timeout * 1000)
+        self.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2.0)
+            Keeper.instance().remove_group(self._process.pid)
+        return self._process.returncode
+
 
 def worker_environment(index: int, simulator: SimulatorConfig, config: VectorConfig) -> dict[str, str]:
     """Return the environment a worker starts with."""
@@ -184,28 +226,25 @@ def worker_environment(index: int, simulator: SimulatorConfig, config: VectorCon
     env.update(dict.fromkeys(THREAD_VARIABLES, str(config.threads_per_worker)))
     env["PYTHONUNBUFFERED"] = "1"
     env["MANYARMS_WORKER"] = str(index)
+    if config.egl_device is not None:
+        devices = [config.egl_device] if isinstance(config.egl_device, int) else list(config.egl_device)
+        env["MUJOCO_EGL_DEVICE_ID"] = env["EGL_DEVICE_ID"] = str(devices[index % len(devices)])
     env.update(simulator.env)
     return env
 
 
-def explain_exit(code: int) -> tuple[tuple[str, str], str]:
+def explain_exit(code: int) -> tuple[str, str, str]:
     """Return what an exit status says, its usual cause, and what to do."""
     if code >= 0:
-        return (
-            f"ended with exit code {code}",
-            "",
-        ), "look at what it last printed; the simulator itself may have called exit"
+        return f"ended with exit code {code}", "", "look at what it last printed; the simulator may have called exit"
     number = -code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     causes: Mapping[str, tuple[str, str]] = {
         "SIGKILL": ("the system was out of memory (usual cause)", "lower num_envs, or give the machine more memory"),
-        "SIGSEGV": (
-            "the simulator's native code crashed",
-            "replay the seed in a worker of its own; update the simulator or driver",
-        ),
+        "SIGSEGV": ("the simulator's native code crashed", "replay the seed by itself; update the simulator or driver"),
         "SIGABRT": ("the simulator's native code gave up", "look at what it last printed"),
         "SIGBUS": ("shared memory or a mapped file could not be had", "free memory, or lower num_envs"),
         "SIGTERM": ("someone asked it to end", "look for what sent the signal"),
     }
     why, do = causes.get(name, ("", "look at what it last printed"))
-    return (f"was killed by {name}", why), do
+    return f"was killed by {name}", why, do

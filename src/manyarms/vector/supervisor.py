@@ -1,4 +1,4 @@
-"""Starts workers side by side, shakes hands with each, sees them die, and ends them."""
+"""Starts workers side by side, sees them die, starts them again, and ends them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import resource
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import manyarms
-from manyarms.errors import ConfigError, ManyarmsError, StartError, UnknownName, did_you_mean
+from manyarms.errors import ConfigError, ManyarmsError, StartError
 from manyarms.simulators.base import Spec
-from manyarms.simulators.registry import split_id
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room
-from manyarms.vector.process import WorkerProcess
+from manyarms.vector.process import ATTACHING, BUILDING, BUILT, DOWN, GREETING, READY, WorkerProcess
+from manyarms.vector.reasons import died_at_start, one_error, start_failure
+from manyarms.vector.topology import plan_for_this_machine
 from manyarms.workers import wire
 
 #: File descriptors a worker costs the main process: socket, pipe, pidfd, log.
 _FDS_PER_WORKER = 4
 _SPARE_FDS = 128
 
-#: After the first worker has failed, how long the others may still take to say the same.
+#: After the first worker has failed to start, how long the others may still take to say the same.
 _GRACE_AFTER_FAILURE = 3.0
 
+#: A worker that fails again and again is started after 0, 0.25, 0.5, 1, … seconds.
+_FIRST_BACK_OFF = 0.25
+_LONGEST_BACK_OFF = 30.0
 
 #: Directories of installed packages, whichever environment they belong to.
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -40,12 +44,16 @@ class Supervisor:
         self.workers: list[WorkerProcess] = []
         for first, last, simulator in _share_out(rows, config.rows_per_worker):
             self.workers.append(WorkerProcess(len(self.workers), range(first, last), simulator, config))
+        self._cpus = plan_for_this_machine(len(self.workers), config.pin_cpus)
         self.arena_fd = os.memfd_create("manyarms")
         self.bell_fd, self._bell_end = os.pipe()
         os.set_blocking(self.bell_fd, False)
-        self.epoll = select.epoll()
-        self.epoll.register(self.bell_fd, select.EPOLLIN)
-        self._by_pidfd: dict[int, WorkerProcess] = {}
+        self._epoll = select.epoll()
+        self._epoll.register(self.bell_fd, select.EPOLLIN)
+        self._by_fd: dict[int, WorkerProcess] = {}
+        self._plan: Mapping[str, Any] | None = None
+        self._down: list[WorkerProcess] = []
+        self.restarts = 0
 
     def start(self) -> list[Spec]:
         """Start all workers and return the spec of every row."""
@@ -53,57 +61,119 @@ class Supervisor:
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
         for worker in self.workers:
-            worker.spawn(self._bell_end, self.arena_fd)
-        found = self._shake_hands(self._greet)
+            self._spawn(worker)
+        self._wait_for_all(BUILT)
         specs: list[Spec] = []
         for worker in self.workers:
-            answer = found[worker.index]
-            worker.lockstep = answer["lockstep"]
-            own = [Spec.from_json(spec) for spec in answer["specs"]]
+            own = [Spec.from_json(spec) for spec in worker.specs]
             specs += own * len(worker.rows) if worker.lockstep else own
         return specs
 
     def attach(self, plan: Mapping[str, Any]) -> None:
         """Have all workers map the arena."""
+        self._plan = plan
         for worker in self.workers:
-            worker.send({**plan, "first_row": worker.rows[0], "rows": len(worker.rows)})
-        self._shake_hands(lambda worker, answer: answer)
-        for worker in self.workers:
-            self.watch(worker)
+            self._send_plan(worker)
+        self._wait_for_all(READY)
 
-    def watch(self, worker: WorkerProcess) -> None:
-        """Hear of a worker's death from now on."""
-        self._by_pidfd[worker.pidfd] = worker
-        self.epoll.register(worker.pidfd, select.EPOLLIN)
-
-    def wait(self, timeout: float | None) -> list[WorkerProcess]:
-        """Sleep until the bell rings or a worker dies; return the dead."""
-        dead = []
-        for fd, _ in self.epoll.poll(timeout):
-            worker = self._by_pidfd.pop(fd, None)
-            if worker is not None:
-                self.epoll.unregister(fd)
+    def wait(self, timeout: float | None) -> tuple[list[WorkerProcess], list[WorkerProcess]]:
+        """Sleep until the bell rings or something happens to a worker; return who died, and who is up again."""
+        if self._down:
+            timeout = self._start_those_due(timeout)
+        dead: list[WorkerProcess] = []
+        risen: list[WorkerProcess] = []
+        for fd, _ in self._epoll.poll(timeout):
+            worker = self._by_fd.get(fd)
+            if worker is None or worker in dead:
+                continue
+            if fd == worker.pidfd:
                 dead.append(worker)
-        return dead
+            else:
+                self._hear(worker, dead, risen)
+        return dead, risen
+
+    def take_down(self, worker: WorkerProcess) -> None:
+        """Kill a worker, if it is not gone already, and let go of its files."""
+        worker.kill()
+        self._forget(worker)
+        worker.end(timeout=0.0)
+        worker.phase = DOWN
+
+    def restart(self, worker: WorkerProcess, failed: bool = True) -> bool:
+        """Start a worker again after a pause that grows with its failures; False when it has had its chances."""
+        if failed:
+            worker.failures_in_a_row += 1
+            if worker.failures_in_a_row > self.config.max_restarts:
+                return False
+        failures = worker.failures_in_a_row - 1
+        pause = 0.0 if failures < 1 else min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2 ** (failures - 1))
+        worker.restart_at = time.monotonic() + pause
+        worker.episodes = 0
+        self._down.append(worker)
+        self.restarts += 1
+        return True
 
     def close(self, timeout: float = 5.0) -> None:
-        """End every worker; those that do not end in time are killed."""
+        """End every worker; those that do not end in time are killed, all at once at a second interrupt."""
         for worker in self.workers:
             worker.ask_to_close()
         deadline = time.monotonic() + timeout
-        for worker in self.workers:
-            worker.end(deadline - time.monotonic())
-        self._by_pidfd.clear()
-        if self.arena_fd >= 0:
-            self.epoll.close()
-            for fd in (self.arena_fd, self.bell_fd, self._bell_end):
-                os.close(fd)
-            self.arena_fd = -1
+        try:
+            for worker in self.workers:
+                worker.end(deadline - time.monotonic())
+        except KeyboardInterrupt:
+            for worker in self.workers:
+                worker.kill()
+            for worker in self.workers:
+                worker.end(timeout=0.0)
+            raise
+        finally:
+            self._by_fd.clear()
+            if self.arena_fd >= 0:
+                self._epoll.close()
+                for fd in (self.arena_fd, self.bell_fd, self._bell_end):
+                    os.close(fd)
+                self.arena_fd = -1
 
-    def _greet(self, worker: WorkerProcess, answer: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer a worker's hello; return its spec when that comes."""
-        if answer["kind"] == "spec":
-            return answer
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, worker: WorkerProcess) -> None:
+        worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index])
+        worker.phase = GREETING
+        worker.restart_at = time.monotonic() + self.config.start_timeout
+        for fd in (worker.pidfd, worker.socket.fileno()):
+            self._by_fd[fd] = worker
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        """Stop listening to a worker."""
+        for fd in [fd for fd, other in self._by_fd.items() if other is worker]:
+            del self._by_fd[fd]
+            self._epoll.unregister(fd)
+
+    def _converse(self, worker: WorkerProcess) -> None:
+        """Take in one message of a worker that is starting, and answer it."""
+        answer = worker.receive()
+        kind = answer["kind"]
+        if kind == "failed":
+            raise start_failure(worker, answer)
+        if kind == "hello":
+            self._answer_hello(worker, answer)
+        elif kind == "spec":
+            if worker.specs is not None and worker.specs != answer["specs"]:
+                raise StartError(f"{worker.describe()} came back with another spec than it had")
+            worker.specs, worker.lockstep = answer["specs"], answer["lockstep"]
+            worker.phase = BUILT
+            if self._plan is not None:
+                self._send_plan(worker)
+        else:
+            worker.phase = READY
+            # From here on the socket carries answers to commands, read when the bell announces them.
+            fd = worker.socket.fileno()
+            self._epoll.unregister(fd)
+            del self._by_fd[fd]
+
+    def _answer_hello(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> None:
         if answer.get("protocol") != wire.PROTOCOL:
             raise StartError(
                 f"{worker.interpreter} speaks protocol {answer.get('protocol')}, this manyarms speaks {wire.PROTOCOL}",
@@ -121,55 +191,75 @@ class Supervisor:
                 "options": dict(worker.simulator.options),
                 "rows": len(worker.rows),
                 "search_path": search_path(worker.simulator.python is None),
-                "cpus": self._cpus(worker.index),
+                "cpus": worker.cpus,
                 "max_episode_steps": self.config.max_episode_steps,
             }
         )
-        return None
+        worker.phase = BUILDING
 
-    def _cpus(self, index: int) -> list[int]:
-        if not self.config.pin_cpus:
-            return []
-        allowed = sorted(os.sched_getaffinity(0))
-        return [allowed[index % len(allowed)]]
+    def _send_plan(self, worker: WorkerProcess) -> None:
+        assert self._plan is not None
+        worker.send({**self._plan, "first_row": worker.rows[0], "rows": len(worker.rows)})
+        worker.phase = ATTACHING
 
-    def _shake_hands(self, step: Callable[[WorkerProcess, dict[str, Any]], Any]) -> dict[int, Any]:
-        """Read answers from all workers until `step` has given a result for each, or the time is over."""
+    def _wait_for_all(self, phase: int) -> None:
+        """Converse with all workers until each has come as far as `phase`, or say what kept them."""
         deadline = time.monotonic() + self.config.start_timeout
-        waiting = {worker.socket.fileno(): worker for worker in self.workers}
-        results: dict[int, Any] = {}
-        failures: list[ManyarmsError] = []
-        poller = select.poll()
-        for fd in waiting:
-            poller.register(fd, select.POLLIN)
-        while waiting:
-            ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not ready:
-                failures += [self._late(worker) for worker in waiting.values()] if not failures else []
+        failures: dict[int, ManyarmsError] = {}
+        while any(worker.phase < phase and worker.index not in failures for worker in self.workers):
+            events = self._epoll.poll(max(0.0, deadline - time.monotonic()))
+            if not events:
+                if not failures:
+                    late = [worker for worker in self.workers if worker.phase < phase]
+                    failures.update({worker.index: self.late(worker) for worker in late})
                 break
-            for fd, _ in ready:
-                worker = waiting[fd]
+            for worker in dict.fromkeys(self._by_fd[fd] for fd, _ in events if fd in self._by_fd):
                 try:
-                    answer = worker.receive()
-                    if answer["kind"] == "failed":
-                        raise start_failure(worker, answer)
-                    result = step(worker, answer)
-                    if result is None:
-                        continue
-                    results[worker.index] = result
+                    self._converse(worker)
                 except (ConnectionError, OSError):
-                    failures.append(died_at_start(worker))
+                    failures[worker.index] = died_at_start(worker)
                 except ManyarmsError as error:
-                    failures.append(error)
-                if failures and worker.index not in results:
+                    failures[worker.index] = error
+                if worker.index in failures:
+                    self._forget(worker)
                     deadline = min(deadline, time.monotonic() + _GRACE_AFTER_FAILURE)
-                poller.unregister(fd)
-                del waiting[fd]
         if failures:
-            raise one_error(failures, len(self.workers))
-        return results
+            raise one_error(list(failures.values()), len(self.workers))
 
-    def _late(self, worker: WorkerProcess) -> StartError:
+    # -- starting again -----------------------------------------------------------------------------------------------
+
+    def _start_those_due(self, timeout: float | None) -> float | None:
+        """Start the workers whose pause is over; return how long to sleep at most."""
+        now = time.monotonic()
+        for worker in [worker for worker in self._down if worker.phase == DOWN and worker.restart_at <= now]:
+            self._spawn(worker)
+        due = min((worker.restart_at for worker in self._down), default=now) - now
+        return max(0.0, due) if timeout is None else max(0.0, min(timeout, due))
+
+    def _hear(self, worker: WorkerProcess, dead: list[WorkerProcess], risen: list[WorkerProcess]) -> None:
+        """Take in a message of a worker that starts again."""
+        try:
+            self._converse(worker)
+        except (ConnectionError, OSError, ManyarmsError) as error:
+            worker.last_error = error
+            self._down.remove(worker)
+            dead.append(worker)
+            return
+        if worker.phase == READY:
+            self._down.remove(worker)
+            risen.append(worker)
+
+    def overdue(self) -> list[WorkerProcess]:
+        """Return workers that start again and have taken too long; they are no longer waited for."""
+        now = time.monotonic()
+        late = [worker for worker in self._down if worker.phase != DOWN and worker.restart_at < now]
+        for worker in late:
+            worker.last_error = self.late(worker)
+            self._down.remove(worker)
+        return late
+
+    def late(self, worker: WorkerProcess) -> StartError:
+        """Say that a worker did not start in time."""
         tail = worker.log_tail()
         return StartError(
             f"{worker.describe()} did not start within {self.config.start_timeout:g} s",
@@ -219,51 +309,3 @@ def raise_fd_limit(needed: int) -> None:
                 do=f"ulimit -n {needed}, or raise rows_per_worker",
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsError:
-    """Turn a worker's account of why it could not build its simulator into an error that helps."""
-    simulator, task = split_id(worker.simulator.id)
-    if answer["type"] == "UnknownSimulator":
-        return UnknownName(
-            f"there is no simulator named {simulator!r}",
-            why=did_you_mean(simulator, answer["known"]),
-            do="write '<simulator>/<task>' or 'package.module:factory', or install the plug-in that provides it",
-        )
-    if answer["type"] == "UnknownTask":
-        return UnknownName(
-            f"{simulator} has no task {task!r}", why=answer["message"], do=did_you_mean(task, answer["known"])
-        )
-    do = ""
-    if answer["type"] in ("ModuleNotFoundError", "ImportError"):
-        missing = answer["module"] or "it"
-        do = f"{worker.interpreter} -m pip install {missing}, or name the interpreter that has it with python="
-    elif answer["type"] == "TypeError" and "unexpected keyword argument" in answer["message"]:
-        do = "check the spelling of the options given to make_vec"
-    return StartError(
-        f"{worker.simulator.id} could not be built: {answer['type']}: {answer['message']}",
-        why=answer["traceback"],
-        do=do,
-        log=str(worker.log_path or ""),
-    )
-
-
-def died_at_start(worker: WorkerProcess) -> ManyarmsError:
-    """Explain a worker that ended before it was ready."""
-    error = worker.death(doing="while starting")
-    return StartError(error.what, why=error.why, do=error.do, log=error.log)
-
-
-def one_error(failures: Sequence[ManyarmsError], workers: int) -> ManyarmsError:
-    """Tell the same failure of many workers once."""
-    kinds: dict[str, list[ManyarmsError]] = {}
-    for failure in failures:
-        # Workers differ in their numbers only.
-        kinds.setdefault(failure.what.split(") ", 1)[-1], []).append(failure)
-    first = next(iter(kinds.values()))[0]
-    if (len(failures) == 1 and workers == 1) or (len(kinds) == 1 and isinstance(first, UnknownName)):
-        return first
-    note = f"{len(failures)} of {workers} workers failed to start" + (" in the same way" if len(kinds) == 1 else "")
-    if len(kinds) == 1:
-        return type(first)(first.what, why="\n".join(filter(None, [note, first.why])), do=first.do, log=first.log)
-    return StartError(note, why="\n".join(str(group[0]) for group in kinds.values()), do=first.do)

@@ -123,7 +123,8 @@ class Worker:
                         run()
                     except (Exception, SystemExit) as error:
                         self._report([port], error)
-                    ring(bell_fd, pack(port.row, control[w.SEQUENCE]))
+                    sequence = control[w.DONE] = control[w.SEQUENCE]
+                    ring(bell_fd, pack(port.row, sequence))
                     if status[w.REPLY]:
                         self.sock.sendall(wire.frame(port.take_reply()))
                     continue
@@ -154,6 +155,8 @@ class Worker:
             else:
                 self._guard(asked, self._run_row, byte, payloads[0])
             done += asked
+        for port in done:
+            port.control[w.DONE] = port.control[w.SEQUENCE]
         os.write(self.bell_fd, b"".join(wire.RECORD.pack(port.row, port.control[w.SEQUENCE]) for port in done))
         for port in done:
             if port.status[w.REPLY]:

@@ -3,7 +3,8 @@
 import sys
 
 # Words of `control`: what the main side tells a row.
-COMMAND, SEQUENCE, NUM_ACTIONS, PAYLOAD, AUTORESET, CAMERAS, RENDER_EVERY = range(7)
+COMMAND, SEQUENCE, NUM_ACTIONS, PAYLOAD, AUTORESET, CAMERAS, RENDER_EVERY, DONE = range(8)
+"""DONE is the worker's: the sequence number of the last command it finished."""
 CONTROL_WORDS = 16
 
 # COMMAND
@@ -13,9 +14,8 @@ NOTHING, STEP, RESET, CALL = range(4)
 DISABLED, NEXT_STEP, SAME_STEP = range(3)
 
 # Words of `status`: what a row answers. Those from INFO_BYTES to REPLY are zero in the usual case.
-NUM_STEPS, TERMINATED, TRUNCATED, SUCCESS, INFO_BYTES, INFO_MASK, FINAL_BYTES, FAILED, REPLY, FRAMES, WAS_RESET = range(
-    11
-)
+NUM_STEPS, TERMINATED, TRUNCATED, SUCCESS, INFO_BYTES, INFO_MASK, FINAL_BYTES, FAILED, REPLY = range(9)
+FRAMES, WAS_RESET = 9, 10
 STATUS_WORDS = 16
 
 # Words of `timings`, in seconds of the clock that all processes share.

@@ -1,0 +1,121 @@
+"""When has a worker hung? Never because the machine is busy.
+
+A deadline counts only time in which the worker could have worked. What it spent ready to run but waiting for a CPU,
+and what the whole machine spent waiting for memory or disk, is taken off: the kernel keeps count of both.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Without a deadline of the user's: far above what any step or reset takes, and above what was seen so far.
+LEAST_STEP_SECONDS = 60.0
+LEAST_RESET_SECONDS = 240.0
+TIMES_THE_SLOWEST = 20.0
+
+_STATES = {
+    "T": "it is stopped (by SIGSTOP, or a debugger)",
+    "t": "it is stopped (by a debugger)",
+    "D": "it waits for a disk or a device (state D)",
+    "R": "it computes without end",
+    "S": "it is asleep, waiting for something",
+}
+
+
+@dataclass
+class Patience:
+    """How long a step and a reset may take, by the user's word or by what was seen."""
+
+    step_timeout: float | None
+    reset_timeout: float | None
+    slowest_step: float = 0.0
+    slowest_reset: float = 0.0
+
+    def allowed(self, is_reset: bool, actions: int) -> float:
+        """Return the seconds a command may take; a chunk of K has K times that of a step."""
+        if is_reset:
+            return self.reset_timeout or max(LEAST_RESET_SECONDS, TIMES_THE_SLOWEST * self.slowest_reset)
+        if self.step_timeout:
+            return self.step_timeout * max(1, actions)
+        return max(LEAST_STEP_SECONDS, TIMES_THE_SLOWEST * self.slowest_step * max(1, actions))
+
+    def learn(self, is_reset: bool, actions: int, seconds: float) -> None:
+        """Note how long a command took."""
+        if is_reset:
+            self.slowest_reset = max(self.slowest_reset, seconds)
+        else:
+            self.slowest_step = max(self.slowest_step, seconds / max(1, actions))
+
+
+class Suspicion:
+    """A closer look at one worker, begun when a part of its time is over."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._began = (time.monotonic(), cpu_seconds(pid), run_delay(pid), machine_stalls())
+
+    def idle_seconds(self) -> float:
+        """Return for how long the worker could have answered since, and did not.
+
+        One that computes is judged by the processor time it has had; one that sleeps, by the clock, less what it and the
+        machine spent waiting.
+        """
+        seen = (time.monotonic(), cpu_seconds(self.pid), run_delay(self.pid), machine_stalls())
+        elapsed, computed, waited, stalled = (now - then for now, then in zip(seen, self._began, strict=True))
+        return computed if process_letter(self.pid) == "R" else elapsed - waited - stalled
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time a process has used."""
+    fields = _stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def run_delay(pid: int) -> float:
+    """Return the most that any thread of a process has waited for a CPU, in seconds; 0 where that is not counted."""
+    longest = 0.0
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0.0
+    for thread in threads:
+        try:
+            longest = max(longest, int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1]) / 1e9)
+        except (OSError, IndexError, ValueError):
+            continue  # the thread has ended, or the kernel keeps no such count
+    return longest
+
+
+def machine_stalls() -> float:
+    """Return the seconds in which every process of this machine waited for memory or disk."""
+    total = 0.0
+    for resource in ("memory", "io"):
+        try:
+            lines = Path(f"/proc/pressure/{resource}").read_text().splitlines()
+        except OSError:
+            continue  # a kernel without pressure accounting
+        total += sum(int(line.rpartition("total=")[2]) for line in lines if line.startswith("full")) / 1e6
+    return total
+
+
+def process_letter(pid: int) -> str:
+    """Return the state letter of a process: R, S, D, T, …"""
+    fields = _stat_fields(pid)
+    return fields[0] if fields else ""
+
+
+def process_state(pid: int) -> str:
+    """Say what a process is doing, as the kernel sees it."""
+    letter = process_letter(pid)
+    return _STATES.get(letter, f"it is in state {letter}") if letter else "it is gone"
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,99 @@
+"""What rows left in the arena, as the caller gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from manyarms.simulators.base import nest
+from manyarms.vector.chunk import Chunk, ChunkTiming
+from manyarms.vector.engine import Engine
+from manyarms.vector.infos import InfoReader, add_info
+from manyarms.vector.spaces import MergedSpec
+from manyarms.workers import words as w
+
+
+class ResultReader:
+    """Reads observations, rewards, ends and infos of rows that have come back."""
+
+    def __init__(self, engine: Engine, merged: MergedSpec, copy: bool) -> None:
+        self._engine = engine
+        self._copy = copy
+        arena = engine.arena
+        self._views: dict[str, np.ndarray] = arena.arrays("observations")
+        self.tree = nest(self._views)
+        """Views of every row's last observation."""
+        self.first_rewards = arena.array("rewards")[:, 0]
+        self._rewards = arena.array("rewards")
+        self._frames = arena.arrays("frames")
+        self._infos = InfoReader(arena, merged.rows, merged.rename)
+
+    def observations(self, rows: np.ndarray | None = None, copy: bool | None = None) -> Any:
+        """Return observations of all rows or of some, as views where that is asked for and can be."""
+        copy = self._copy if copy is None else copy
+        if rows is None:
+            return nest({name: view.copy() for name, view in self._views.items()}) if copy else self.tree
+        index: Any = rows
+        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+            index = slice(int(rows[0]), int(rows[-1]) + 1)
+        picked = {name: view[index] for name, view in self._views.items()}
+        return nest({name: view.copy() for name, view in picked.items()} if copy else picked)
+
+    def row(self, row: int) -> Any:
+        """Return a copy of one row's observation."""
+        return nest({name: view[row].copy() for name, view in self._views.items()})
+
+    def chunk(self, rows: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None) -> Chunk:
+        """Return what `rows` brought back, of chunks of at most `length` actions."""
+        status = self._engine.status[rows]
+        steps = status[:, w.NUM_STEPS]
+        rewards = self._rewards[rows, :length]
+        rewards[np.arange(length) >= steps[:, None]] = 0.0
+        aborted, reasons = self.take_aborted(rows)
+        infos = self.infos(rows, status)
+        for i, reason in reasons.items():
+            infos = add_info(infos, {"failure": reason}, i, len(rows))
+        return Chunk(
+            rows=rows,
+            observations=self.observations(None if len(rows) == len(self._rewards) else rows, copy),
+            rewards=rewards,
+            num_steps=steps.copy(),
+            terminated=status[:, w.TERMINATED] != 0,
+            truncated=status[:, w.TRUNCATED] != 0,
+            aborted=aborted,
+            success=status[:, w.SUCCESS] != 0,
+            infos=infos,
+            frames=self._read_frames(rows, status),
+            timing=timing,
+        )
+
+    def infos(self, rows: np.ndarray, status: np.ndarray, only: Iterable[int] | None = None) -> dict[str, Any]:
+        """Return the infos of `rows`, of which those not in `only` have nothing new to say."""
+        if not status[:, w.INFO_BYTES : w.REPLY + 1].any():
+            return {}
+        if only is not None:
+            silent = ~np.isin(rows, list(only))
+            status = status.copy()
+            status[silent, w.INFO_BYTES : w.REPLY + 1] = 0
+        return self._infos.read(rows.tolist(), status, self._engine.replies)
+
+    def take_aborted(self, rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+        """Return which rows came back without a result, and the reasons by position."""
+        mask = np.zeros(len(rows), bool)
+        reasons: dict[int, str] = {}
+        if self._engine.aborted:
+            for i, row in enumerate(rows.tolist()):
+                error = self._engine.aborted.pop(row, None)
+                if error is not None:
+                    mask[i] = True
+                    reasons[i] = str(error)
+        return mask, reasons
+
+    def _read_frames(self, rows: np.ndarray, status: np.ndarray) -> dict[str, list[np.ndarray]]:
+        counts = status[:, w.FRAMES].tolist()
+        return {
+            name: [ring[row, :count].copy() for row, count in zip(rows, counts, strict=True)]
+            for name, ring in self._frames.items()
+        }
