@@ -1,11 +1,10 @@
-"""Commands out, rows back: doorbells, the bell, and what happens to rows whose worker fails.
+"""What becomes of rows: commands wait, go out and come back, and the rows of a worker that fails are told so.
 
-The engine knows rows, workers and words; what the arrays mean is `VectorEnv`'s business.
+The engine knows rows and workers; what the arrays mean is `VectorEnv`'s business.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import time
@@ -17,9 +16,10 @@ import numpy as np
 from manyarms.errors import RowStateError, WorkerError, several
 from manyarms.vector.config import VectorConfig
 from manyarms.vector.groups import ABORTED, ENDED, LIVE, NEW, LockstepGroup
-from manyarms.vector.health import Command, Health
+from manyarms.vector.health import Health
 from manyarms.vector.layout import arena_fields
 from manyarms.vector.memory import check_room
+from manyarms.vector.post import Post
 from manyarms.vector.process import READY, WorkerProcess
 from manyarms.vector.reasons import simulator_error
 from manyarms.vector.spaces import MergedSpec
@@ -28,32 +28,20 @@ from manyarms.workers import wire
 from manyarms.workers import words as w
 from manyarms.workers.arena import Arena, Layout
 
-#: Sequence numbers run from 1 to this; 0 means that nothing is expected.
-_LAST_TICK = 0x7FFFFFFF
-
 
 class Engine:
-    """Rings workers, collects what they finish, replaces those that fail."""
+    """Sends rows their commands, collects what they finish, replaces workers that fail."""
 
     def __init__(self, supervisor: Supervisor, merged: MergedSpec, config: VectorConfig) -> None:
         self.supervisor = supervisor
-        self.workers = supervisor.workers
         rows = config.num_envs
-        layout = Layout.plan(rows, arena_fields(merged.spec, config))
-        check_room(layout.size, f"shared memory for {rows} environments", "lower num_envs, max_chunk or the image size")
-        os.ftruncate(supervisor.arena_fd, layout.size)
-        self.arena = Arena(layout, supervisor.arena_fd, populate=True)
-        self.control = self.arena.array("control")
+        self.arena = self._lay_out(merged, config)
         self.status = self.arena.array("status")
         self._status_words = [self.arena.words("status", row) for row in range(rows)]
-        supervisor.attach(
-            {
-                "layout": layout.to_json(),
-                "rename": merged.rename,
-                "max_episode_steps": config.max_episode_steps,
-                "profile": config.profile,
-            }
-        )
+        self._status_memory = self.arena.region("status")
+        self._nothing_to_tell = w.status_bytes(num_steps=1) * rows
+        self._post = Post(self.arena, supervisor.workers, supervisor.bell_fd)
+        self.control = self._post.control
         self.health = Health(supervisor, config)
         self.state = np.full(rows, NEW)
         self.seeds: list[int | None] = [None] * rows
@@ -67,66 +55,55 @@ class Engine:
         self._lost: set[int] = set()
         """Rows whose worker is given up."""
         self._raise = config.on_failure == "raise"
-        self._tick = 0
-        self._expected = [0] * rows
-        self._sent_at = [0.0] * rows
         self._ready: list[int] = []
         self._failures: list[WorkerError] = []
-        self._in_flight = 0
-        self._bell_size = min(1 << 16, rows * wire.RECORD.size)
-        self._ticks = self.control[:, w.SEQUENCE]
-        self._stepping_all = False
-        self._status_memory = self.arena.region("status")
-        self._nothing_to_tell = w.status_bytes(num_steps=1) * rows
-        self._worker_of = [worker for worker in self.workers for _ in worker.rows]
-        self._bytes = [bytes([i]) for worker in self.workers for i in range(len(worker.rows))]
-        self._groups: dict[int, LockstepGroup] = {}
-        for worker in self.workers:
-            if worker.lockstep:
-                group = LockstepGroup(worker, merged.rows[worker.rows[0]].partial_reset)
-                self._groups.update(dict.fromkeys(worker.rows, group))
-        # The usual case, all rows at once, is one doorbell a worker.
-        self._all_doorbells: list[tuple[int, bytes]] = []
-        self._note_doorbells()
+        self._worker_of = [worker for worker in supervisor.workers for _ in worker.rows]
+        self._all_groups = [
+            LockstepGroup(worker, merged.rows[worker.rows[0]].partial_reset)
+            for worker in supervisor.workers
+            if worker.lockstep
+        ]
+        self._groups = {row: group for group in self._all_groups for row in group.rows}
 
-    def _note_doorbells(self) -> None:
-        self._all_doorbells = [(worker.command_fd, bytes(range(len(worker.rows)))) for worker in self.workers]
+    def _lay_out(self, merged: MergedSpec, config: VectorConfig) -> Arena:
+        """Give the arena its size and have all workers map it."""
+        layout = Layout.plan(config.num_envs, arena_fields(merged.spec, config))
+        what = f"shared memory for {config.num_envs} environments"
+        check_room(layout.size, what, "lower num_envs, max_chunk or the image size")
+        os.ftruncate(self.supervisor.arena_fd, layout.size)
+        arena = Arena(layout, self.supervisor.arena_fd, populate=True)
+        self.supervisor.attach(
+            {
+                "layout": layout.to_json(),
+                "rename": merged.rename,
+                "max_episode_steps": config.max_episode_steps,
+                "profile": config.profile,
+            }
+        )
+        return arena
 
     @property
     def in_flight(self) -> int:
         """How many rows have a command that is not yet collected."""
-        return self._in_flight + len(self._ready)
+        return self._post.in_flight + len(self._queued) + len(self._ready)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def step_all(self) -> bool:
-        """Send the actions that lie in the arena to every row and wait; True when no row has anything else to tell.
+        """Have every row take the actions that lie in the arena, and wait; True when no row has anything else to tell.
 
         The usual case of `step`, `collect_all` and reading the status, at a third of their cost.
         """
-        if self._groups or self._in_flight or self._ready or self.health.needs_care:
+        if self._groups or self._post.in_flight or self._ready or self.health.needs_care:
             self._step_all_with_care()
             return False
-        self._tick = tick = self._tick % _LAST_TICK + 1
-        if not self._stepping_all:
-            self.control[:, w.COMMAND] = w.STEP
-            self.control[:, w.PAYLOAD] = 0
-            self._stepping_all = True
-        self._ticks[:] = tick
-        self._expected = [tick] * len(self._expected)
-        self._sent_at = [time.monotonic()] * len(self._expected)
-        self._in_flight = len(self._expected)
-        for fd, data in self._all_doorbells:
-            try:
-                os.write(fd, data)
-            except BrokenPipeError:
-                continue  # the worker is dying, and its pidfd will say so, with the cause
+        self._post.send_step_to_all()
         self.collect_all()
         return not self.aborted and self._status_memory.tobytes() == self._nothing_to_tell
 
     def _step_all_with_care(self) -> None:
         """Step every row; those whose episode was aborted, or whose worker is due for recycling, begin a new one."""
-        rows = range(len(self._expected))
+        rows = range(len(self.state))
         self.require_idle(rows)
         for row in rows:
             due = self.state[row] == ENDED and self.health.wants_recycling(self._worker_of[row])
@@ -135,14 +112,14 @@ class Engine:
                 self._begin(row, {"task": None, "seed": seed, "init_state": None, "options": None})
             else:
                 self._step(row)
-        self._after_submit()
+        self._flush_full_groups()
         self.collect_all()
 
     def step(self, rows: Sequence[int]) -> None:
-        """Send the actions that lie in the arena to some rows."""
+        """Have some rows take the actions that lie in the arena."""
         for row in rows:
             self._step(row)
-        self._after_submit()
+        self._flush_full_groups()
 
     def _step(self, row: int) -> None:
         error = self._doomed.pop(row, None)
@@ -156,13 +133,14 @@ class Engine:
         for row, start in zip(rows, starts, strict=True):
             self.seeds[row] = start.get("seed")
             self._begin(row, start)
-        self._after_submit()
+        self._flush_full_groups()
 
     def _begin(self, row: int, start: dict[str, Any]) -> None:
         self._doomed.pop(row, None)
         worker = self._worker_of[row]
         if self.health.wants_recycling(worker) and not any(self.state[r] == LIVE for r in worker.rows if r != row):
             self.health.recycle(worker)
+            self._post.note_doorbells()
         self._submit(row, w.RESET, wire.encode(start))
 
     def call(self, rows: Sequence[int], payloads: Sequence[bytes]) -> list[Any]:
@@ -171,7 +149,7 @@ class Engine:
         for row, payload in zip(rows, payloads, strict=True):
             if row in self._groups:
                 self._groups[row].outstanding += 1
-            self._dispatch(row, w.CALL, payload)
+            self._post.send(row, w.CALL, payload)
         wanted = set(rows)
         while wanted - set(self._ready) and not self._failures:
             self._pump(None)
@@ -187,54 +165,33 @@ class Engine:
         gone = [row for row in rows if row in self._lost] if self._lost else []
         if gone:
             raise RowStateError(f"the workers of rows {_list(gone)} have died", do="close this and make a new one")
-        if not (self._in_flight or self._ready or self._groups):
+        if not (self.in_flight or self._groups):
             return
-        waiting = {row for group in self._groups.values() for row in group.pending}.union(self._ready)
+        waiting = {row for group in self._all_groups for row in group.pending}.union(self._ready)
         waiting.update(row for row, _, _ in self._queued)
-        busy = [row for row in rows if self._expected[row] > 0 or row in waiting]
+        busy = [row for row in rows if self._post.expects(row) or row in waiting]
         if busy:
             raise RowStateError(f"rows {_list(busy)} have not been received yet", do="recv() them before sending again")
 
     def _submit(self, row: int, command: int, payload: bytes) -> None:
+        """Send a command, or keep it until its group is complete or its worker is up."""
         group = self._groups.get(row)
         if group is not None:
             group.pending[row] = (command, payload)
         elif self._worker_of[row].phase == READY:
-            self._dispatch(row, command, payload)
+            self._post.send(row, command, payload)
         else:
             self._queued.append((row, command, payload))
-            self._in_flight += 1
-
-    def _after_submit(self) -> None:
-        if not self._groups:
-            return
-        for group in self._unique_groups():
-            if len(group.pending) == len(group.rows):
-                self._flush(group)
-
-    def _dispatch(self, row: int, command: int, payload: bytes) -> None:
-        """Write one row's command and ring for it."""
-        self._mark(row, command, len(payload))
-        _ring(self._worker_of[row].command_fd, self._bytes[row] + payload)
-
-    def _mark(self, row: int, command: int, size: int) -> None:
-        self._stepping_all = False
-        self._tick = self._tick % _LAST_TICK + 1
-        words = self.control[row]
-        words[w.COMMAND], words[w.SEQUENCE], words[w.PAYLOAD] = command, self._tick, size
-        self._expected[row] = self._tick
-        self._sent_at[row] = time.monotonic()
-        self._in_flight += 1
 
     # -- lock-step groups ---------------------------------------------------------------------------------------------
 
-    def _unique_groups(self) -> list[LockstepGroup]:
-        return list({id(group): group for group in self._groups.values()}.values())
+    def _flush_full_groups(self) -> None:
+        for group in self._all_groups:
+            if len(group.pending) == len(group.rows):
+                self._flush(group)
 
     def _flush_groups(self) -> None:
-        if not self._groups:
-            return
-        for group in self._unique_groups():
+        for group in self._all_groups:
             self._flush(group)
 
     def _flush(self, group: LockstepGroup) -> None:
@@ -242,25 +199,15 @@ class Engine:
         if group.outstanding or not group.pending or group.worker.phase != READY:
             return
         leaving = group.leaving(self.state)
-        if not leaving:
-            return
-        payload = b""
-        for row in group.rows:
-            if row in leaving:
-                command, data = group.pending.pop(row)
-                self._mark(row, command, len(data))
-                payload += data
-            else:
-                self.control[row, w.COMMAND] = w.NOTHING
-                self.control[row, w.PAYLOAD] = 0
-        group.outstanding = len(leaving)
-        _ring(group.worker.command_fd, bytes([wire.GROUP]) + payload)
+        if leaving:
+            group.outstanding = len(leaving)
+            self._post.send_group(group.rows, {row: group.pending.pop(row) for row in sorted(leaving)})
 
     def _reachable(self, count: int) -> int:
         """Return how many rows can come back; refuse to wait for a group that waits for us."""
-        groups = self._unique_groups()
-        held = sorted(row for group in groups for row in group.pending)
-        if count and not self.in_flight and all(group.worker.phase == READY for group in groups if group.pending):
+        held = sorted(row for group in self._all_groups for row in group.pending)
+        starting = any(group.worker.phase != READY for group in self._all_groups if group.pending)
+        if count and not self.in_flight and not starting:
             if held:
                 group = self._groups[held[0]]
                 missing = [row for row in group.rows if row not in group.pending and self.state[row] == LIVE]
@@ -278,35 +225,35 @@ class Engine:
         self._flush_groups()
         count = min(count, self._reachable(count))
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._drain()
+        self._take_in(self._post.collect())
         while len(self._ready) < count and not self._failures:
             if not self._pump(deadline):
                 break
-            if not self._in_flight and len(self._ready) < count:
+            if not self._post.in_flight and len(self._ready) < count:
                 # Nothing else can come: let those go that waited for company.
                 self._flush_groups()
         self._raise_failures()
         done, self._ready = self._ready, []
         return done
 
-    def collect_all(self) -> list[int]:
+    def collect_all(self) -> None:
         """Wait for every row in flight; a row that fails does not keep the others from being awaited."""
-        while self._in_flight or self._groups:
+        while self._post.in_flight or self._queued or self._all_groups:
             self._flush_groups()
-            if not self._in_flight and not any(group.pending for group in self._groups.values()):
+            waiting = self._post.in_flight or self._queued or any(group.pending for group in self._all_groups)
+            if not waiting:
                 break
             self._pump(None)
-        done, self._ready = self._ready, []
+        self._ready = []
         if self._failures:
             self.replies.clear()
             self._raise_failures()
-        return done
 
     def abandon(self) -> None:
         """Wait for whatever is under way and forget it, as after an interrupt."""
-        for group in self._unique_groups():
+        for group in self._all_groups:
             group.pending.clear()
-        while self._in_flight:
+        while self._post.in_flight or self._queued:
             self._pump(None)
         for forgotten in (self._ready, self._failures, self.replies, self.aborted):
             forgotten.clear()
@@ -318,66 +265,33 @@ class Engine:
 
     def _pump(self, deadline: float | None) -> bool:
         """Sleep until something happens, then take it in; False when the time is over."""
-        now = time.monotonic()
-        limit = self.health.check_every if deadline is None else min(deadline - now, self.health.check_every)
-        dead, risen = self.supervisor.wait(max(0.0, limit))
-        self._drain()  # what a worker finished before it died counts
+        limit = self.health.check_every
+        if deadline is not None:
+            limit = min(limit, max(0.0, deadline - time.monotonic()))
+        dead, risen = self.supervisor.wait(limit)
+        self._take_in(self._post.collect())  # what a worker finished before it died counts
         for worker in dead:
             self._fail(worker, self.health.cause_of_death(worker, self._seed_of(worker)))
         for worker in risen:
             self._resume(worker)
         if self.health.check_is_due():
-            for worker, error in self.health.check(self._oldest_commands(), self._seed_of):
+            for worker, error in self.health.check(self._post.oldest_commands(), self._seed_of):
                 self._fail(worker, error)
         return deadline is None or time.monotonic() < deadline
 
-    def _drain(self) -> bool:
-        """Take in every record on the bell; return whether there was one."""
-        try:
-            data = os.read(self.supervisor.bell_fd, self._bell_size)
-        except BlockingIOError:
-            return False
-        if len(data) % wire.RECORD.size:
-            self._take_in_by_status()
-            return True
-        expected, ready, words = self._expected, self._ready, self._status_words
-        strange = False
-        for row, tick in wire.RECORD.iter_unpack(data):
-            if row >= len(expected) or expected[row] != tick:
-                # From a worker that was replaced meanwhile, or from one that writes where it should not.
-                strange = True
-                continue
-            expected[row] = 0
-            self._in_flight -= 1
+    def _take_in(self, rows: Sequence[int]) -> None:
+        """Note rows that are back, and fetch what they have to say beyond the arena."""
+        for row in rows:
+            words = self._status_words[row]
             if self._groups and row in self._groups:
-                self._come_back(row)
-            if words[row][w.REPLY]:
+                self._groups[row].outstanding -= 1
+                if self.control[row, w.COMMAND] != w.CALL:
+                    # Known at once, not when the caller looks: its neighbours' steps wait for it.
+                    self.state[row] = ENDED if words[w.TERMINATED] or words[w.TRUNCATED] else LIVE
+            if words[w.REPLY]:
                 self._take_reply(row)
             else:
-                ready.append(row)
-        if strange:
-            self._take_in_by_status()
-        return True
-
-    def _take_in_by_status(self) -> None:
-        """Find out from the arena which rows are done, when the bell cannot be trusted."""
-        for row in np.flatnonzero(self.control[:, w.DONE] == self._ticks).tolist():
-            if self._expected[row] == self._ticks[row]:
-                self._expected[row] = 0
-                self._in_flight -= 1
-                if row in self._groups:
-                    self._come_back(row)
-                if self._status_words[row][w.REPLY]:
-                    self._take_reply(row)
-                else:
-                    self._ready.append(row)
-
-    def _come_back(self, row: int) -> None:
-        """Note that a row of a group is back, and whether its episode goes on: its neighbours' steps wait for that."""
-        words = self._status_words[row]
-        self._groups[row].outstanding -= 1
-        if self.control[row, w.COMMAND] != w.CALL:
-            self.state[row] = ENDED if words[w.TERMINATED] or words[w.TRUNCATED] else LIVE
+                self._ready.append(row)
 
     def _take_reply(self, row: int) -> None:
         worker = self._worker_of[row]
@@ -386,8 +300,9 @@ class Engine:
             error = reply.get("error")
         except (OSError, ValueError, KeyError, AttributeError, struct.error):
             # Half an answer, or nonsense: nothing it says can be trusted any more.
-            self._deliver_aborted(row, self.health.nonsense(worker, self.seeds[row]))
-            self._fail(worker, self.aborted[row])
+            told = self.health.nonsense(worker, self.seeds[row])
+            self._lose_row(row, told)
+            self._fail(worker, told)
             return
         if error is None:
             self.replies[row] = reply
@@ -416,16 +331,20 @@ class Engine:
         self.aborted[row] = error
         self._ready.append(row)
 
+    def _lose_row(self, row: int, error: WorkerError) -> None:
+        if self._raise:
+            self.state[row] = NEW
+        else:
+            self._deliver_aborted(row, error)
+
     def _fail(self, worker: WorkerProcess, error: WorkerError) -> None:
         """Abort the episodes of a worker's rows, take it down, and start it again unless it has had its chances."""
         self.health.note(error)
         group = self._groups.get(worker.rows[0])
         for row in worker.rows:
-            if self._expected[row] > 0:
-                self._expected[row] = 0
-                self._in_flight -= 1
+            if self._post.withdraw(row):
                 self._lose_row(row, error)
-            elif group is not None and row in group.pending and group.pending[row][0] == w.STEP:
+            elif group is not None and group.pending.get(row, (0, b""))[0] == w.STEP:
                 del group.pending[row]
                 self._lose_row(row, error)
             elif self.state[row] == LIVE:
@@ -433,23 +352,14 @@ class Engine:
         if group is not None:
             group.outstanding = 0
         final = self.health.take_down(worker, error)
-        self._note_doorbells()
-        self._stepping_all = False
+        self._post.note_doorbells()
         if final is not None:
             self._give_up(worker, final)
-
-    def _lose_row(self, row: int, error: WorkerError) -> None:
-        if self._raise:
-            self.state[row] = NEW
-        else:
-            self._deliver_aborted(row, error)
 
     def _give_up(self, worker: WorkerProcess, error: WorkerError) -> None:
         self._lost.update(worker.rows)
         self._failures.append(error)
-        left = [command for command in self._queued if command[0] not in self._lost]
-        self._in_flight -= len(self._queued) - len(left)
-        self._queued = left
+        self._queued = [command for command in self._queued if command[0] not in self._lost]
         for row in worker.rows:
             self._doomed.pop(row, None)
             if row in self._groups:
@@ -457,12 +367,11 @@ class Engine:
 
     def _resume(self, worker: WorkerProcess) -> None:
         """Send a worker that is up again what has been waiting for it."""
-        self._note_doorbells()
+        self._post.note_doorbells()
         waiting = [command for command in self._queued if self._worker_of[command[0]] is worker]
         self._queued = [command for command in self._queued if self._worker_of[command[0]] is not worker]
-        for row, command, payload in waiting:
-            self._in_flight -= 1
-            self._dispatch(row, command, payload)
+        for command in waiting:
+            self._post.send(*command)
         if worker.rows[0] in self._groups:
             self._flush(self._groups[worker.rows[0]])
 
@@ -473,27 +382,8 @@ class Engine:
 
     def _seed_of(self, worker: WorkerProcess) -> int | None:
         """Return the seed of the row that a worker is, or was last, at work on."""
-        busy = [row for row in worker.rows if self._expected[row] > 0]
+        busy = [row for row in worker.rows if self._post.expects(row)]
         return self.seeds[(busy or worker.rows)[0]]
-
-    def _oldest_commands(self) -> dict[WorkerProcess, Command]:
-        """Return the oldest command of every worker that has one."""
-        oldest: dict[WorkerProcess, Command] = {}
-        for row, tick in enumerate(self._expected):
-            if tick > 0:
-                worker = self._worker_of[row]
-                sent = self._sent_at[row]
-                if worker not in oldest or sent < oldest[worker][1]:
-                    words = self.control[row]
-                    oldest[worker] = (tick, sent, words[w.COMMAND] != w.STEP, int(words[w.NUM_ACTIONS]))
-        return oldest
-
-
-def _ring(fd: int, data: bytes) -> None:
-    """Ring a doorbell. Where nobody answers, the worker is dying and its pidfd will say so, with the cause."""
-    with contextlib.suppress(BrokenPipeError):
-        while data:
-            data = data[os.write(fd, data) :]
 
 
 def _list(rows: Sequence[int]) -> str:

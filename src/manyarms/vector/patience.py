@@ -60,8 +60,8 @@ class Suspicion:
     def idle_seconds(self) -> float:
         """Return for how long the worker could have answered since, and did not.
 
-        One that computes is judged by the processor time it has had; one that sleeps, by the clock, less what it and the
-        machine spent waiting.
+        One that computes is judged by the processor time it has had; one that sleeps, by the clock, less what it and
+        the machine spent waiting.
         """
         seen = (time.monotonic(), cpu_seconds(self.pid), run_delay(self.pid), machine_stalls())
         elapsed, computed, waited, stalled = (now - then for now, then in zip(seen, self._began, strict=True))
