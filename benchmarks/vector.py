@@ -89,7 +89,8 @@ def measure_in_a_process(peer: str, workload: str, config: VectorBenchmark, chun
     """Measure one peer in a process of its own."""
     arguments = [peer, workload, str(config.num_envs), str(chunk), str(config.seconds)]
     command = [sys.executable, str(HERE / "vector.py"), "--measure", *arguments]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"{peer} on {workload}: {done.stderr.strip()[-2000:]}")
