@@ -1,11 +1,12 @@
 """One way of stepping many environments a class, each used as its documentation says.
 
-A peer has `step(actions)` for N environments. Those that need packages of their own run in an environment of their own
-(`requirements`); `benchmarks/vector.py` makes it.
+Peers that need packages of their own name them in `requirements`; `benchmarks/vector.py` makes an environment for each.
+PufferLib is missing: its package builds only with files it downloads from elsewhere.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from functools import partial
@@ -14,13 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 import workloads
 
+_TORCH = "torch==2.13.0"
+_BASE = ("numpy==2.4.6", "gymnasium==1.4.0", "psutil==7.2.2", "mujoco==4.0.0")
+
 
 class Peer:
     """Makes `num_envs` environments of a workload and steps them all."""
 
     name: ClassVar[str]
     requirements: ClassVar[tuple[str, ...]] = ()
-    takes_chunks: ClassVar[bool] = False
 
     def __init__(self, workload: str, num_envs: int, chunk: int) -> None:
         self.workload, self.num_envs, self.chunk = workload, num_envs, chunk
@@ -67,18 +70,149 @@ class GymnasiumSync(Peer):
         self.envs.reset(seed=0)
 
 
+class StableBaselines(Peer):
+    name = "stable-baselines3 SubprocVecEnv"
+    requirements = (*_BASE, _TORCH, "stable-baselines3==2.9.2")
+
+    def start(self) -> None:
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+
+        self.envs = SubprocVecEnv(self.factories, start_method="spawn")
+        self.envs.reset()
+
+
+class TianshouSubproc(Peer):
+    name = "tianshou SubprocVectorEnv"
+    requirements = (*_BASE, _TORCH, "tianshou==2.0.1")
+
+    def start(self) -> None:
+        from tianshou.env import SubprocVectorEnv
+
+        multiprocessing.set_start_method("spawn")
+        self.envs = SubprocVectorEnv(self.factories)
+        self.envs.reset()
+
+
+class TianshouShmem(Peer):
+    name = "tianshou ShmemVectorEnv"
+    requirements = TianshouSubproc.requirements
+
+    def start(self) -> None:
+        from tianshou.env import ShmemVectorEnv
+
+        multiprocessing.set_start_method("spawn")
+        self.envs = ShmemVectorEnv(self.factories)
+        self.envs.reset()
+
+
+class TorchRL(Peer):
+    name = "TorchRL ParallelEnv"
+    requirements = (*_BASE, _TORCH, "torchrl==0.14.1")
+
+    def start(self) -> None:
+        import torch
+        from torchrl.envs import ParallelEnv
+
+        torch.set_num_threads(1)
+        self.envs = ParallelEnv(
+            self.num_envs, partial(_torchrl_env, self.workload, self.chunk), mp_start_method="spawn"
+        )
+        self._state = self.envs.reset()
+        self._state["action"] = torch.zeros(self.actions.shape)
+
+    def step(self) -> None:
+        self.envs.step(self._state)
+
+
+def _torchrl_env(workload: str, chunk: int) -> Any:
+    from torchrl.envs import GymWrapper
+
+    return GymWrapper(workloads.make(workload, chunk))
+
+
+class RayActors(Peer):
+    name = "Ray actors"
+    requirements = (*_BASE, "ray==2.60.0")
+
+    def start(self) -> None:
+        import ray
+
+        ray.init(num_cpus=self.num_envs, include_dashboard=False, log_to_driver=False)
+        remote = ray.remote(num_cpus=1)(workloads.Plain)
+        path = os.path.dirname(os.path.abspath(__file__))
+        options = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}}
+        self.envs = [remote.options(**options).remote(self.workload, self.chunk) for _ in range(self.num_envs)]
+        ray.get([env.reset.remote() for env in self.envs])
+        self._get = ray.get
+
+    def step(self) -> None:
+        self._get([env.step.remote(action) for env, action in zip(self.envs, self.actions, strict=True)])
+
+    def close(self) -> None:
+        import ray
+
+        ray.shutdown()
+
+
+class PipeAndPickle(Peer):
+    """What LIBERO's SubprocVectorEnv does: a process each, everything pickled through a pipe, then stacked."""
+
+    name = "pipe and pickle (as LIBERO's SubprocVectorEnv)"
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        pairs = [context.Pipe() for _ in range(self.num_envs)]
+        self._pipes = [ours for ours, _ in pairs]
+        self._processes = [
+            context.Process(target=_pipe_worker, args=(theirs, factory), daemon=True)
+            for (_, theirs), factory in zip(pairs, self.factories, strict=True)
+        ]
+        for process in self._processes:
+            process.start()
+        for pipe in self._pipes:
+            pipe.send(None)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def step(self) -> None:
+        for pipe, action in zip(self._pipes, self.actions, strict=True):
+            pipe.send(action)
+        observations, *rest = zip(*[pipe.recv() for pipe in self._pipes], strict=True)
+        if isinstance(observations[0], dict):
+            {key: np.stack([observation[key] for observation in observations]) for key in observations[0]}
+        else:
+            np.stack(observations)
+        for part in rest[:3]:
+            np.stack(part)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _pipe_worker(pipe: Any, factory: Callable[[], Any]) -> None:
+    env = factory()
+    while True:
+        action = pipe.recv()
+        pipe.send(env.reset(seed=0) if action is None else env.step(action))
+
+
 class Manyarms(Peer):
     name = "manyarms"
-    takes_chunks = True
     settings: ClassVar[dict[str, Any]] = {"copy": False}
 
     def start(self) -> None:
         import manyarms
 
         os.environ["WORKLOAD"] = self.workload
-        self.envs = manyarms.make_vec("workloads:make_from_environment", self.num_envs, **self.settings)
+        simulator = workloads.SIMULATORS.get(self.workload, "make_from_environment")
+        self.envs = manyarms.make_vec(f"workloads:{simulator}", self.num_envs, **self.settings)
         self.envs.reset(seed=0)
-        self.step = partial(self.envs.step if self.chunk == 1 else self.envs.step_chunk, self.actions)  # type: ignore[method-assign]
+        self._step = partial(self.envs.step if self.chunk == 1 else self.envs.step_chunk, self.actions)
+
+    def step(self) -> None:
+        self._step()
 
 
 class ManyarmsCopy(Manyarms):
@@ -91,7 +225,35 @@ class ManyarmsShared(Manyarms):
     settings: ClassVar[dict[str, Any]] = {"copy": False, "rows_per_worker": 4}
 
 
+class ManyarmsReady(Manyarms):
+    """Serves whichever half of the rows is ready first: a straggler holds up nobody."""
+
+    name = "manyarms, send and recv"
+
+    def start(self) -> None:
+        super().start()
+        import manyarms
+
+        rows = np.arange(self.num_envs)
+        self._chunks = self.actions.reshape(self.num_envs, self.chunk, 8)
+        self.envs.begin(rows, manyarms.EpisodeId(seed=0))
+        self.envs.recv(min_rows=self.num_envs)
+        self.envs.send(rows, self._chunks)
+        self.done = 0
+
+    def step(self) -> None:
+        """Go on until as many rows as there are have come back, whichever they are."""
+        while self.done < self.num_envs:
+            ready = self.envs.recv(min_rows=max(1, self.num_envs // 2))
+            self.done += len(ready)
+            self.envs.send(ready.rows, self._chunks[: len(ready)])
+        self.done -= self.num_envs
+
+
 PEERS: dict[str, type[Peer]] = {
     peer.name: peer
-    for peer in (GymnasiumAsync, GymnasiumAsyncNoCopy, GymnasiumSync, Manyarms, ManyarmsCopy, ManyarmsShared)
+    for peer in (
+        *(GymnasiumAsync, GymnasiumAsyncNoCopy, GymnasiumSync, StableBaselines, TianshouSubproc, TianshouShmem),
+        *(PipeAndPickle, TorchRL, RayActors, Manyarms, ManyarmsCopy, ManyarmsShared, ManyarmsReady),
+    )
 }

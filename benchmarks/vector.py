@@ -9,9 +9,11 @@ turn, so that a machine that slows down slows all of them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 
 HERE = Path(__file__).resolve().parent
 BASE = "gymnasium AsyncVectorEnv, copy=False"
@@ -30,7 +31,7 @@ BASE = "gymnasium AsyncVectorEnv, copy=False"
 class VectorBenchmark:
     """What to measure."""
 
-    workloads: tuple[str, ...] = ("null_state", "null_images", "busy")
+    workloads: tuple[str, ...] = ("null_state", "null_images", "busy", "mujoco")
     """Which environments; see workloads.py."""
     peers: tuple[str, ...] = ()
     """Only peers whose name contains one of these; default: all."""
@@ -85,10 +86,27 @@ def measure(peer_name: str, workload: str, num_envs: int, chunk: int, seconds: f
     }
 
 
+def interpreter(requirements: tuple[str, ...]) -> str:
+    """Return a Python that has these packages: this one, or one of an environment made for them."""
+    if not requirements:
+        return sys.executable
+    name = hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:12]
+    home = HERE.parent / ".venvs" / f"peer-{name}"
+    if not (home / "ready").exists():
+        print(f"installing {' '.join(requirements)}", file=sys.stderr, flush=True)
+        shutil.rmtree(home, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([str(home / "bin/python"), "-m", "pip", "install", "--quiet", *requirements], check=True)
+        (home / "ready").touch()
+    return str(home / "bin/python")
+
+
 def measure_in_a_process(peer: str, workload: str, config: VectorBenchmark, chunk: int) -> dict[str, float]:
     """Measure one peer in a process of its own."""
     arguments = [peer, workload, str(config.num_envs), str(chunk), str(config.seconds)]
-    command = [sys.executable, str(HERE / "vector.py"), "--measure", *arguments]
+    from peers import PEERS
+
+    command = [interpreter(PEERS[peer].requirements), str(HERE / "vector.py"), "--measure", *arguments]
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300, check=False)
@@ -159,6 +177,8 @@ def main() -> None:
         name, workload, num_envs, chunk, seconds = sys.argv[2:]
         print(json.dumps(measure(name, workload, int(num_envs), int(chunk), float(seconds))))
         return
+    import tyro  # only where a person types
+
     config = tyro.cli(VectorBenchmark)
     report = run(config)
     config.out.mkdir(parents=True, exist_ok=True)

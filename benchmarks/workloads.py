@@ -86,7 +86,136 @@ class Busy(_Images):
         return self._observe()
 
 
-WORKLOADS = {"null_state": NullState, "null_images": NullImages, "busy": Busy}
+_ARM = "".join(
+    f'<body pos="0 0 {0.1 if i else 0.05}"><joint name="j{i}" axis="{i % 2} {1 - i % 2} 0" damping="1"/>'
+    f'<geom type="capsule" fromto="0 0 0 0 0 .1" size=".03" rgba=".9 .9 {i / 8} 1"/>'
+    for i in range(7)
+)
+_BOXES = "".join(
+    f'<body pos=".4 {y} .05"><freejoint/><geom type="box" size=".03 .03 .03"/></body>' for y in (-0.2, 0, 0.2)
+)
+SCENE = f"""
+<mujoco>
+  <visual><global offwidth="128" offheight="128"/></visual>
+  <worldbody>
+    <light pos="0 0 2"/><camera name="front" pos="1.2 0 .8" xyaxes="0 1 0 -.5 0 .9"/>
+    <camera name="side" pos="0 1.2 .8" xyaxes="-1 0 0 0 -.5 .9"/>
+    <geom type="plane" size="1 1 .1" rgba=".6 .5 .4 1"/>
+    {_ARM}{"</body>" * 7}
+    {_BOXES}
+  </worldbody>
+  <actuator>{"".join(f'<motor joint="j{i}" gear="5"/>' for i in range(7))}</actuator>
+</mujoco>
+"""
+
+
+class _Scene:
+    """A real scene: seven joints, three boxes, two 128x128 cameras rendered in software, 20 steps a second."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("MUJOCO_GL", "osmesa")
+        import mujoco
+
+        self._mujoco = mujoco
+        self.model = mujoco.MjModel.from_xml_string(SCENE)
+        self.model.vis.quality.offsamples = 0
+        self.model.vis.quality.shadowsize = 0
+        self.data = mujoco.MjData(self.model)
+        self.renderer = mujoco.Renderer(self.model, 128, 128)
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            self.renderer.scene.flags[flag] = 0
+
+    def reset(self) -> None:
+        self._mujoco.mj_resetData(self.model, self.data)
+
+    def advance(self, action: Any) -> None:
+        self.data.ctrl[:] = action[:7]
+        for _ in range(25):
+            self._mujoco.mj_step(self.model, self.data)
+
+    def state(self) -> np.ndarray:
+        state = np.zeros(32, np.float32)
+        state[:28] = self.data.qpos[:28]
+        return state
+
+    def render(self, camera: str, out: np.ndarray) -> None:
+        self.renderer.update_scene(self.data, camera)
+        self.renderer.render(out=out)
+
+
+class Mujoco(_Images):
+    """A real scene, used as any Gymnasium environment: every step renders."""
+
+    size = 128
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scene = _Scene()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._scene.advance(action)
+        return super().step(action)
+
+    def _work(self) -> Any:
+        if not self._step:
+            self._scene.reset()
+        for camera, name in (("front", "front_rgb"), ("side", "wrist_rgb")):
+            self._scene.render(camera, self._frames[name])
+        return {**self._frames, "state": self._scene.state()}
+
+
+WORKLOADS = {"null_state": NullState, "null_images": NullImages, "busy": Busy, "mujoco": Mujoco}
+
+#: Workloads that are written as a simulator for us: `observe` apart from `step`, so that a chunk is rendered once.
+SIMULATORS = {"mujoco": "mujoco_simulator"}
+
+
+def mujoco_simulator() -> Any:
+    """Make the real scene as a simulator."""
+    from manyarms.simulators.base import Field, Simulator, Spec, StepResult, put
+
+    class SceneSimulator(Simulator):
+        """The same scene as `Mujoco`."""
+
+        def __init__(self) -> None:
+            self.scene = _Scene()
+            image = Field((128, 128, 3), "uint8", 0, 255)
+            self.spec = Spec(
+                {
+                    "front_rgb": Field(image.shape, "uint8", 0, 255, camera="front"),
+                    "wrist_rgb": Field(image.shape, "uint8", 0, 255, camera="side"),
+                    "state": Field((32,)),
+                },
+                {"": Field((8,), "float32", -1.0, 1.0)},
+            )
+
+        def reset(self, task: Any, seed: Any, init_state: Any) -> None:
+            self.scene.reset()
+
+        def step(self, action: Any) -> StepResult:
+            self.scene.advance(action)
+            return StepResult(0.0)
+
+        def observe(self, out: dict[str, np.ndarray], cameras: Any) -> None:
+            put(out, "state", self.scene.state())
+            for camera, name in (("front", "front_rgb"), ("side", "wrist_rgb")):
+                if camera in cameras:
+                    self.scene.render(camera, out[name])
+
+    return SceneSimulator()
+
+
+class Plain:
+    """An environment behind two methods, for libraries that run any object in a process."""
+
+    def __init__(self, workload: str, chunk: int) -> None:
+        self._env = make(workload, chunk)
+
+    def reset(self) -> Any:
+        return self._env.reset(seed=0)
+
+    def step(self, action: Any) -> Any:
+        return self._env.step(action)
 
 
 class Chunked(gymnasium.Wrapper[Any, Any, Any, Any]):

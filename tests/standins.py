@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -376,3 +377,28 @@ class Parent(Sleeper):
 
     def info(self) -> dict[str, Any]:
         return {"child": self.child.pid}
+
+
+class Faulty(Walker):
+    """A walker whose third action number is an order to misbehave."""
+
+    def __init__(self) -> None:
+        super().__init__(cameras=(), goal=1e9)
+        self.spec = replace(self.spec, actions={"": Field((3,), "float32")})
+        self.trouble = Misbehaving()
+
+    def step(self, action: Any) -> StepResult:
+        order = int(action[2])
+        if order == Misbehaving.WRONG_SHAPE:
+            self.trouble.shape = 2
+        elif order == Misbehaving.WRONG_RESULT:
+            return 1.0  # type: ignore[return-value]
+        elif order:
+            self.trouble.step(action[2:])
+        return super().step(action[:2])
+
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        super().observe(out, cameras)
+        if self.trouble.shape != 3:
+            self.trouble.shape = 3
+            put(out, "position", np.zeros(self.trouble.shape + 1))
