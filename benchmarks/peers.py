@@ -4,6 +4,9 @@ Peers that need packages of their own name them in `requirements`; `benchmarks/v
 PufferLib is missing: its package builds only with files it downloads from elsewhere.
 """
 
+# pyright: reportMissingImports=false
+# Peers are installed in environments of their own, not where this is checked.
+
 from __future__ import annotations
 
 import multiprocessing

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs" / "benchmarks"
+MARKERS = ("<!-- benchmarks/vector.py: begin -->", "<!-- benchmarks/vector.py: end -->")
 BASE = "gymnasium AsyncVectorEnv, copy=False"
 
 
@@ -43,8 +45,8 @@ class VectorBenchmark:
     """How long each measurement takes, after a warm-up."""
     repetitions: int = 5
     """Rounds over all peers; medians are reported."""
-    out: Path = HERE.parent / "docs" / "benchmarks"
-    """Where vector.json and vector.md go."""
+    out: Path = DOCS
+    """Where vector.json and vector.md go; the default also renews the README's table."""
 
 
 def measure(peer_name: str, workload: str, num_envs: int, chunk: int, seconds: float) -> dict[str, float]:
@@ -171,6 +173,24 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def readme_table(report: dict[str, Any]) -> str:
+    """Return the few lines of the README: ours as ratios to Gymnasium's."""
+    ours = {"manyarms": "one row a worker", "manyarms, 4 rows a worker": "four rows a worker"}
+    lines = ["| | " + " | ".join(ours.values()) + " |", "|---|" + "---:|" * len(ours)]
+    for title, peers in report["results"].items():
+        base = peers[BASE]["env_steps_per_second"]
+        ratios = [f"{peers[name]['env_steps_per_second'] / base:.1f} ×" for name in ours]
+        lines.append(f"| `{title.replace(' K=', '`, K = ')} | " + " | ".join(ratios) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def update_readme(path: Path, report: dict[str, Any]) -> None:
+    """Put the table between the README's markers."""
+    before, _, rest = path.read_text().partition(MARKERS[0])
+    after = rest.partition(MARKERS[1])[2]
+    path.write_text(f"{before}{MARKERS[0]}\n{readme_table(report)}{MARKERS[1]}{after}")
+
+
 def main() -> None:
     """Measure and write the report, or be one measurement."""
     if sys.argv[1:2] == ["--measure"]:
@@ -184,6 +204,8 @@ def main() -> None:
     config.out.mkdir(parents=True, exist_ok=True)
     (config.out / "vector.json").write_text(json.dumps(report, indent=2) + "\n")
     (config.out / "vector.md").write_text(markdown(report))
+    if config.out == DOCS:
+        update_readme(HERE.parent / "README.md", report)
     print(markdown(report))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from typing import Any
@@ -114,8 +115,7 @@ class _Scene:
 
     def __init__(self) -> None:
         os.environ.setdefault("MUJOCO_GL", "osmesa")
-        import mujoco
-
+        mujoco: Any = importlib.import_module("mujoco")
         self._mujoco = mujoco
         self.model = mujoco.MjModel.from_xml_string(SCENE)
         self.model.vis.quality.offsamples = 0

@@ -402,3 +402,15 @@ class Faulty(Walker):
         if self.trouble.shape != 3:
             self.trouble.shape = 3
             put(out, "position", np.zeros(self.trouble.shape + 1))
+
+
+class Closing(Sleeper):
+    """Leaves a file behind when it is closed properly."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def close(self) -> None:
+        with open(os.path.join(self.path, str(os.getpid())), "w"):
+            pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -72,3 +74,33 @@ def test_make_targets_that_are_documented_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE):
             assert target in targets, f"{page.name} says make {target}"
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    vector = importlib.import_module("vector")
+    report = json.loads((REPOSITORY / "docs/benchmarks/vector.json").read_text())
+    assert vector.readme_table(report) in (REPOSITORY / "README.md").read_text()
+    assert (REPOSITORY / "docs/benchmarks/vector.md").read_text() == vector.markdown(report)
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    quick = ["--workloads", "null_state", "mujoco", "--peers", "copy=False", "manyarms", "pipe and pickle", "Sync"]
+    command = [sys.executable, str(REPOSITORY / "benchmarks/vector.py"), *quick, "--seconds", "0.2", "--num-envs", "2"]
+    done = subprocess.run(
+        [*command, "--chunks", "1", "4", "--repetitions", "1", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mujoco K=4" in json.loads((tmp_path / "vector.json").read_text())["results"]
+
+
+@pytest.mark.slow
+def test_the_scaling_benchmark_runs() -> None:
+    command = [sys.executable, str(REPOSITORY / "benchmarks/scaling.py"), "--seconds", "0.2", "--repetitions", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "efficiency" in done.stdout

@@ -305,3 +305,39 @@ def test_deadlines_are_per_step_of_a_chunk() -> None:
         envs.reset(seed=0)
         with pytest.raises(WorkerTimeout):
             envs.step(np.zeros((1, 1), np.float32))
+
+
+def test_a_forked_child_does_not_end_its_parents_workers() -> None:
+    with manyarms.make_vec("standins:Walker", 2, cameras=[]) as envs:
+        envs.reset(seed=0)
+        child = os.fork()
+        if child == 0:
+            envs.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        envs.step(np.zeros((2, 2), np.float32))
+        assert envs.failures == []
+
+
+def test_simulators_are_closed_when_python_ends(tmp_path: Path) -> None:
+    code = f"""
+import manyarms
+envs = manyarms.make_vec("standins:Closing", 2, path={str(tmp_path)!r})
+envs.reset(seed=0)
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gymnasium, manyarms\n"
+        "def make_env():\n    return gymnasium.make('CartPole-v1')\n"
+        "envs = manyarms.make_vec(make_env, 2)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "make_vec was called inside a worker" in done.stderr
+    assert "if __name__ == '__main__'" in done.stderr

@@ -104,7 +104,7 @@ class GymnasiumSimulator(Simulator):
             for key in keys:
                 value = value[key]
             target = out[name]
-            if type(value) is np.ndarray and value.shape == target.shape and value.dtype is target.dtype:
+            if type(value) is np.ndarray and value.dtype is target.dtype and value.shape == target.shape:
                 target[...] = value
             else:
                 put(out, name, value)

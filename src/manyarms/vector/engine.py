@@ -98,8 +98,13 @@ class Engine:
             self._step_all_with_care()
             return False
         self._post.send_step_to_all()
+        if self._post.hear_all(self.supervisor.wait_for_bell, self.health.check_every):
+            if self._status_memory.tobytes() == self._nothing_to_tell:
+                self._post.accept_all()
+                return True
+        self._take_in(self._post.accept())
         self.collect_all()
-        return not self.aborted and self._status_memory.tobytes() == self._nothing_to_tell
+        return False
 
     def _step_all_with_care(self) -> None:
         """Step every row; those whose episode was aborted, or whose worker is due for recycling, begin a new one."""
@@ -225,7 +230,7 @@ class Engine:
         self._flush_groups()
         count = min(count, self._reachable(count))
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._take_in(self._post.collect())
+        self._take_in(self._post.accept())
         while len(self._ready) < count and not self._failures:
             if not self._pump(deadline):
                 break
@@ -269,7 +274,7 @@ class Engine:
         if deadline is not None:
             limit = min(limit, max(0.0, deadline - time.monotonic()))
         dead, risen = self.supervisor.wait(limit)
-        self._take_in(self._post.collect())  # what a worker finished before it died counts
+        self._take_in(self._post.accept())  # what a worker finished before it died counts
         for worker in dead:
             self._fail(worker, self.health.cause_of_death(worker, self._seed_of(worker)))
         for worker in risen:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -33,6 +35,22 @@ _MODE_WORDS = {
 }
 
 _ALL_CAMERAS = 0x7FFFFFFF
+
+
+_open: weakref.WeakSet[VectorEnv] = weakref.WeakSet()
+
+
+def _close_at_exit(envs: VectorEnv) -> None:
+    """Have an environment that nobody closes closed when Python ends, before the keeper ends what is left."""
+    if not _open:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _open.add(envs)
+
+
+def _close_all() -> None:
+    for envs in list(_open):
+        envs.close()
 
 
 def make_vec(
@@ -70,6 +88,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         except BaseException:
             self.close(timeout=1.0)
             raise
+        _close_at_exit(self)
         spec = self.simulator_spec = self._merged.spec
         self.single_observation_space = space_of(spec.layout())
         self.single_action_space = space_of(spec.actions)

@@ -50,7 +50,7 @@ class Health:
     @property
     def needs_care(self) -> bool:
         """Whether any worker is down, was lately, or is due for recycling: then nothing may be taken for granted."""
-        return bool(self._unwell or self._config.recycle_after or self._over_memory)
+        return bool(self._unwell or self._config.recycle_after or self._config.worker_memory)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 

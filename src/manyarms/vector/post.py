@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Post:
         self._ticks = self.control[:, w.SEQUENCE]
         self._expected = [0] * rows
         self._sent_at = [0.0] * rows
+        self._heard = b""
+        """Records that were read but not yet looked at."""
         self._stepping_all = False
         self._worker_of = [worker for worker in workers for _ in worker.rows]
         self._bytes = [bytes([i]) for worker in workers for i in range(len(worker.rows))]
@@ -99,12 +101,32 @@ class Post:
         self._sent_at[row] = time.monotonic()
         self.in_flight += 1
 
-    def collect(self) -> list[int]:
+    def hear_all(self, wait: Callable[[float], bool], timeout: float) -> bool:
+        """Listen until every row that was sent a step has rung; False when something else must be seen to first."""
+        missing = len(self._expected) * wire.RECORD.size
+        while missing > 0:
+            if not wait(timeout):
+                return False
+            data = os.read(self._bell_fd, self._bell_size)
+            self._heard += data
+            missing -= len(data)
+        return True
+
+    def accept_all(self) -> None:
+        """Take it that all rows are done, as their status says."""
+        self._heard = b""
+        self._expected = [0] * len(self._expected)
+        self.in_flight = 0
+
+    def accept(self) -> list[int]:
         """Return the rows whose records have arrived, in the order in which they were done."""
         try:
-            data = os.read(self._bell_fd, self._bell_size)
+            data = self._heard + os.read(self._bell_fd, self._bell_size)
         except BlockingIOError:
+            data = self._heard
+        if not data:
             return []
+        self._heard = b""
         whole = len(data) - len(data) % wire.RECORD.size
         strange = whole != len(data)
         expected, done = self._expected, []

@@ -40,6 +40,8 @@ class Supervisor:
     """All workers of a vector environment."""
 
     def __init__(self, rows: Sequence[SimulatorConfig], config: VectorConfig) -> None:
+        check_process()
+        self._owner = os.getpid()
         self.config = config
         self.workers: list[WorkerProcess] = []
         for first, last, simulator in _share_out(rows, config.rows_per_worker):
@@ -92,6 +94,11 @@ class Supervisor:
                 self._hear(worker, dead, risen)
         return dead, risen
 
+    def wait_for_bell(self, timeout: float) -> bool:
+        """Sleep until the bell rings; False when the time is over, or something else happened that `wait` will tell."""
+        events = self._epoll.poll(timeout)
+        return len(events) == 1 and events[0][0] == self.bell_fd
+
     def take_down(self, worker: WorkerProcess) -> None:
         """Kill a worker, if it is not gone already, and let go of its files."""
         worker.kill()
@@ -115,6 +122,8 @@ class Supervisor:
 
     def close(self, timeout: float = 5.0) -> None:
         """End every worker; those that do not end in time are killed, all at once at a second interrupt."""
+        if os.getpid() != self._owner:
+            return  # a forked child has a copy of this object, but the workers are its parent's
         for worker in self.workers:
             worker.ask_to_close()
         deadline = time.monotonic() + timeout
@@ -266,6 +275,19 @@ class Supervisor:
             why=f"it last printed:\n{tail}" if tail else "",
             do="raise start_timeout, or start fewer workers at once",
             log=str(worker.log_path or ""),
+        )
+
+
+def check_process() -> None:
+    """Refuse to start workers where that cannot work."""
+    if sys.platform != "linux":
+        raise ConfigError("manyarms runs on Linux", why="workers share memory by memfd and are watched by pidfd")
+    worker = sys.modules.get("manyarms.workers.serve")
+    if worker is not None and worker.serving:
+        raise ConfigError(
+            "make_vec was called inside a worker",
+            why="the worker imports the file that defines the simulator, and that file calls make_vec when imported",
+            do="put what the script does under: if __name__ == '__main__':",
         )
 
 
