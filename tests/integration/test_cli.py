@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 MANYARMS = [str(Path(sys.executable).with_name("manyarms"))]
@@ -113,7 +114,10 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> 
         cwd=tmp_path,
         env=env,
     )
-    time.sleep(2.5)
+    deadline = time.monotonic() + 60
+    while len(psutil.Process(process.pid).children()) < 9 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(4)  # eight workers and the keeper are there; give them time to make some steps
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

@@ -85,8 +85,9 @@ def test_figures_of_the_readme_are_those_of_the_benchmark(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_the_benchmark_runs(tmp_path: Path) -> None:
-    quick = ["--workloads", "null_state", "mujoco", "--peers", "copy=False", "manyarms", "pipe and pickle", "Sync"]
+    quick = ["--workloads", "null_state", "mujoco", "--peers", "copy=False", "send and recv", "pipe and pickle"]
     command = [sys.executable, str(REPOSITORY / "benchmarks/vector.py"), *quick, "--seconds", "0.2", "--num-envs", "2"]
     done = subprocess.run(
         [*command, "--chunks", "1", "4", "--repetitions", "1", "--out", str(tmp_path)],

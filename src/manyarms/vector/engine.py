@@ -98,10 +98,10 @@ class Engine:
             self._step_all_with_care()
             return False
         self._post.send_step_to_all()
-        if self._post.hear_all(self.supervisor.wait_for_bell, self.health.check_every):
-            if self._status_memory.tobytes() == self._nothing_to_tell:
-                self._post.accept_all()
-                return True
+        heard = self._post.hear_all(self.supervisor.wait_for_bell, self.health.check_every)
+        if heard and self._status_memory.tobytes() == self._nothing_to_tell:
+            self._post.accept_all()
+            return True
         self._take_in(self._post.accept())
         self.collect_all()
         return False

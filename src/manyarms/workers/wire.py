@@ -27,6 +27,8 @@ RECORD = struct.Struct("<II")
 
 _PLAIN = (bool, int, float, str)
 _LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<4sI")
+_MAGIC = b"arms"
 
 
 class Disconnected(ConnectionError):
@@ -112,14 +114,16 @@ def _array(body: List[Any], blobs: memoryview) -> Any:
 
 
 def frame(value: Any) -> bytes:
-    """Encode a value behind its length."""
+    """Encode a value behind a head that says how long it is."""
     data = encode(value)
-    return _LENGTH.pack(len(data)) + data
+    return _HEAD.pack(_MAGIC, len(data)) + data
 
 
 def receive(sock: socket.socket) -> Any:
-    """Read one frame."""
-    (size,) = _LENGTH.unpack(receive_exactly(sock, _LENGTH.size))
+    """Read one frame; what does not begin as one is an error, not a length to wait for."""
+    magic, size = _HEAD.unpack(receive_exactly(sock, _HEAD.size))
+    if magic != _MAGIC:
+        raise ValueError("this is not a frame: %r" % magic)
     return decode(receive_exactly(sock, size))
 
 
