@@ -172,6 +172,14 @@ def test_a_function_that_no_other_process_can_find_is_refused() -> None:
         manyarms.make_vec("", 2)
 
 
+def test_options_that_cannot_travel_are_refused_and_paths_become_text(tmp_path: Path) -> None:
+    for option in (lambda: 3, object(), {"inner": [{1}]}):
+        with pytest.raises(ConfigError, match="cannot travel to a worker"):
+            manyarms.make_vec("gym/CartPole-v1", 2, option=option)
+    with manyarms.make_vec("standins:Closing", 1, path=tmp_path) as envs:
+        assert envs.get_attr("path") == (str(tmp_path),)
+
+
 def test_more_memory_than_the_machine_has_is_refused_before_anything_is_allocated() -> None:
     with pytest.raises(NotEnoughMemory, match=r"shared memory for 2 environments would take .* GiB"):
         manyarms.make_vec("gym/Pendulum-v1", 2, max_chunk=1 << 40)

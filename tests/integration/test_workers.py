@@ -195,3 +195,19 @@ with manyarms.make_vec("gym/CartPole-v1", 24) as envs:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "24.0", done.stderr
+
+
+def test_cameras_are_chosen_for_the_rows_that_are_sent_and_no_others() -> None:
+    with manyarms.make_vec("standins:SlowCameras", 2, goal=100.0) as envs:
+        envs.begin([0, 1], EpisodeId(seed=0))
+        envs.recv(min_rows=2)
+        before = envs.get_attr("renders")
+        envs.send([0], np.zeros((1, 1, 2), np.float32), cameras=["front"])
+        envs.send([1], np.zeros((1, 1, 2), np.float32), cameras=[])
+        envs.recv(min_rows=2)
+        assert [now - then for now, then in zip(envs.get_attr("renders"), before, strict=True)] == [1, 0]
+        envs.send([1], np.zeros((1, 1, 2), np.float32))
+        envs.recv()
+        envs.send([0, 1], np.zeros((2, 1, 2), np.float32))
+        envs.recv(min_rows=2)
+        assert [now - then for now, then in zip(envs.get_attr("renders"), before, strict=True)] == [3, 4]

@@ -34,10 +34,10 @@ class ActionWriter:
         for name, values in self._parts(actions).items():
             self._write(name, self._whole[name], values, slice(None), 0)
 
-    def write_chunk(self, rows: np.ndarray | slice, actions: Any, max_chunk: int) -> tuple[int, int]:
-        """Write K actions for each of `rows`; return R and K."""
+    def write_chunk(self, rows: np.ndarray | slice, actions: Any, max_chunk: int) -> int:
+        """Write K actions for each of `rows`; return K."""
         parts = {"": actions} if self._bare else self._parts(actions)
-        size = (0, 0)
+        length = 0
         for name, given in parts.items():
             values = _as_array(name, given)
             field = self._fields[name]
@@ -46,20 +46,20 @@ class ActionWriter:
                     f"{_what(name)} has shape {values.shape}, a chunk has [rows, actions{_dims(field.shape)}]",
                     do="for one action a row use step(), or add an axis: actions[:, None]",
                 )
-            size = values.shape[0], values.shape[1]
-            if not 1 <= size[1] <= max_chunk:
+            length = values.shape[1]
+            if not 1 <= length <= max_chunk:
                 raise ActionError(
-                    f"a chunk of {size[1]} actions was sent; this environment takes 1 to {max_chunk}",
-                    do=f"make_vec(…, max_chunk={max(size[1], 1)})",
+                    f"a chunk of {length} actions was sent; this environment takes 1 to {max_chunk}",
+                    do=f"make_vec(…, max_chunk={max(length, 1)})",
                 )
             if isinstance(rows, slice):
-                self._write(name, self._arrays[name][:, : size[1]], values, rows, 1)
+                self._write(name, self._arrays[name][:, :length], values, rows, 1)
             else:
                 # A gathered copy is checked first and scattered after, so that other rows' actions stay untouched.
                 target = np.empty((len(rows), *values.shape[1:2], *field.shape), field.dtype)
                 self._write(name, target, values, rows, 1)
-                self._arrays[name][rows, : size[1]] = target
-        return size
+                self._arrays[name][rows, :length] = target
+        return length
 
     def _parts(self, actions: Any) -> dict[str, Any]:
         parts = flatten(actions) if isinstance(actions, Mapping) else {}

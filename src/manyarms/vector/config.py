@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from manyarms.errors import ConfigError
@@ -36,6 +37,7 @@ class SimulatorConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise ConfigError(f"a simulator is named by a string, got {self.id!r}")
+        object.__setattr__(self, "options", {name: plain(value, name) for name, value in self.options.items()})
         if self.python is not None:
             object.__setattr__(self, "python", find_interpreter(self.python))
         bad = [name for name, value in self.env.items() if not isinstance(value, str)]
@@ -128,6 +130,24 @@ class VectorConfig:
     def names(cls) -> set[str]:
         """Return the names of all settings."""
         return {f.name for f in fields(cls)}
+
+
+def plain(value: Any, name: str) -> Any:
+    """Return an option as it can travel to another interpreter, paths as text; refuse what cannot."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, np.ndarray, np.generic)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: plain(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [plain(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    raise ConfigError(
+        f"option {name!r} is {value!r}, which cannot travel to a worker",
+        why="workers may run another Python: they get numbers, text, arrays, lists and dicts",
+        do="name functions and classes by import string: 'package.module:name'",
+    )
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

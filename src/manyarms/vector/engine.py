@@ -151,6 +151,9 @@ class Engine:
     def call(self, rows: Sequence[int], payloads: Sequence[bytes]) -> list[Any]:
         """Call a method of each row's simulator and wait for the answers."""
         self.require_idle(rows)
+        while any(self._worker_of[row].phase != READY for row in rows) and not self._failures:
+            self._pump(None)  # a worker that was replaced is still starting
+        self._raise_failures()
         for row, payload in zip(rows, payloads, strict=True):
             if row in self._groups:
                 self._groups[row].outstanding += 1

@@ -7,6 +7,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -35,7 +36,6 @@ _MODE_WORDS = {
 }
 
 _ALL_CAMERAS = 0x7FFFFFFF
-
 
 _open: weakref.WeakSet[VectorEnv] = weakref.WeakSet()
 
@@ -190,8 +190,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         profiler = self.profiler
         began = profiler.begin() if profiler else None
         self._check_ready_to_step()
-        count, length = self._actions.write_chunk(slice(None), actions, self.config.max_chunk)
-        assert count == self.num_envs
+        length = self._actions.write_chunk(slice(None), actions, self.config.max_chunk)
         if self._sent_length != length:
             self._control[:, w.NUM_ACTIONS] = length
             self._sent_length = length
@@ -200,6 +199,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         timing = self._finish_timing(began, self._all_rows)
         chunk = self._results.chunk(self._all_rows, length, None, timing)
         self._note_ends(chunk.ended, chunk.aborted)
+        if self._mode == w.SAME_STEP and chunk.aborted.any():
+            return replace(chunk, observations=self._results.observations())
         return chunk
 
     # -- asynchronous -------------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise ConfigError(f"{len(episodes)} episodes were given for {len(rows)} rows")
         self._engine.require_idle(rows.tolist())
         self._uncertain = True
-        self._prepare(None, w.DISABLED)
+        self._prepare(None, w.DISABLED, rows)
         self._engine.state[rows] = NEW
         self._engine.reset(rows.tolist(), [_start(e.task, e.seed, e.init_state, None) for e in episodes])
         self._sent_at[rows] = time.perf_counter()
@@ -238,7 +239,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._actions.write_chunk(rows, actions, self.config.max_chunk)
         self._control[rows, w.NUM_ACTIONS] = sizes
         self._sent_length = -1
-        self._prepare(cameras, w.DISABLED)
+        self._prepare(cameras, w.DISABLED, rows)
         self._engine.step(rows.tolist())
         self._sent_at[rows] = time.perf_counter()
 
@@ -339,15 +340,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def _check_ready_to_step(self) -> None:
         self._check_open()
         state = self._engine.state
-        if self._mode != w.NEXT_STEP or not state.all():
-            idle = np.flatnonzero(state != LIVE) if self._mode != w.NEXT_STEP else np.flatnonzero(state == NEW)
-            if self._mode == w.SAME_STEP:
-                idle = np.flatnonzero(state == NEW)
-            if len(idle):
-                raise RowStateError(
-                    f"rows {idle.tolist()} have no running episode",
-                    do="reset() first, or reset(options={'reset_mask': …})",
-                )
+        idle = np.flatnonzero(state != LIVE if self._mode == w.DISABLED else state == NEW)
+        if len(idle):
+            raise RowStateError(
+                f"rows {idle.tolist()} have no running episode", do="reset() first, or reset(options={'reset_mask': …})"
+            )
 
     def _note_ends(self, ended: np.ndarray, aborted: np.ndarray) -> None:
         if ended.any():
@@ -387,26 +384,26 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                     do="reset them all, or wait until they have ended",
                 )
 
-    def _prepare(self, cameras: Sequence[str] | None, autoreset: int) -> None:
-        """Write the control words that seldom change."""
+    def _prepare(self, cameras: Sequence[str] | None, autoreset: int, rows: Any = slice(None)) -> None:
+        """Write the control words that seldom change; cameras only of `rows`, for others may be at work."""
         if cameras is not None:
-            self._choose_cameras(cameras)
+            self._control[rows, w.CAMERAS] = self._camera_bits(cameras)[rows]
+            self._sent_all_cameras = False
         elif not self._sent_all_cameras:
-            self._control[:, w.CAMERAS] = _ALL_CAMERAS
-            self._sent_all_cameras = True
+            self._control[rows, w.CAMERAS] = _ALL_CAMERAS
+            self._sent_all_cameras = isinstance(rows, slice)
         if self._sent_mode != autoreset:
             self._control[:, w.AUTORESET] = autoreset
             self._sent_mode = autoreset
 
-    def _choose_cameras(self, cameras: Sequence[str]) -> None:
-        """Set the bits of some cameras; they are numbered by each row's own spec."""
+    def _camera_bits(self, cameras: Sequence[str]) -> np.ndarray:
+        """Return the bits of some cameras for each row; they are numbered by the row's own spec."""
         known = self._merged.spec.cameras
         unknown = [camera for camera in cameras if camera not in known]
         if unknown:
             raise ConfigError(f"there is no camera {unknown[0]!r}", do=f"choose from {', '.join(known) or 'none'}")
-        for row, spec in enumerate(self._merged.rows):
-            self._control[row, w.CAMERAS] = sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras)
-        self._sent_all_cameras = False
+        bits = [sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras) for spec in self._merged.rows]
+        return np.array(bits, np.int32)
 
     def _finish_timing(self, began: tuple[float, float] | None, rows: np.ndarray) -> ChunkTiming | None:
         if self.profiler is None or began is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from manyarms.workers import words as w
 
 _PARTS = {"exec": w.EXEC, "sim": w.SIM, "obs": w.OBS, "vid": w.VID, "toggle": w.TOGGLE, "cpu": w.CPU}
 
+#: A run of days must not fill the memory with timings: the latest are kept.
+_REMEMBERED_CALLS = 50_000
+_REMEMBERED_EVENTS = 1_000_000
+
 
 class Profiler:
     """Collects the timings of every call."""
@@ -22,9 +27,9 @@ class Profiler:
     def __init__(self, timings: np.ndarray, trace: str | os.PathLike[str] | None) -> None:
         self._timings = timings
         self._trace_path = Path(trace) if trace is not None else None
-        self._events: list[dict[str, Any]] = []
-        self._chunks: list[ChunkTiming] = []
-        self._workers: list[np.ndarray] = []
+        self._events: deque[dict[str, Any]] = deque(maxlen=_REMEMBERED_EVENTS)
+        self._chunks: deque[ChunkTiming] = deque(maxlen=_REMEMBERED_CALLS)
+        self._workers: deque[np.ndarray] = deque(maxlen=_REMEMBERED_CALLS)
         self._last_return = time.perf_counter()
         self._origin = self._last_return
 
@@ -100,4 +105,4 @@ class Profiler:
             for thread, name in sorted(names.items())
         ]
         self._trace_path.parent.mkdir(parents=True, exist_ok=True)
-        self._trace_path.write_text(json.dumps({"traceEvents": head + self._events, "displayTimeUnit": "ms"}))
+        self._trace_path.write_text(json.dumps({"traceEvents": [*head, *self._events], "displayTimeUnit": "ms"}))
