@@ -23,6 +23,8 @@ REQUIREMENTS = {
     "3.14": ["numpy==2.4.6", "gymnasium==1.4.0"],
 }
 
+ROBOTICS = ["gymnasium-robotics==1.4.2", "gymnasium==1.4.0", "mujoco==3.3.7", "numpy==2.4.6"]
+
 
 def version_of(python: str) -> str:
     """Return "3.9", or nothing when this is no Python that runs (a shim without a version behind it, say)."""
@@ -52,14 +54,25 @@ def environment(version: str) -> Path:
     """Return a virtual environment of this version with numpy and Gymnasium, made once."""
     base = find(version)
     assert base is not None
-    directory = ENVIRONMENTS / f"py{version}"
+    return make(f"py{version}", base, REQUIREMENTS[version])
+
+
+@cache
+def robotics() -> Path:
+    """Return an environment with gymnasium-robotics, which wants an older MuJoCo than ours."""
+    return make("robotics", sys.executable, ROBOTICS)
+
+
+def make(name: str, base: str, requirements: list[str]) -> Path:
+    """Make a virtual environment, unless it is there with just these requirements."""
+    directory = ENVIRONMENTS / name
     done = directory / "requirements.txt"
-    wanted = "\n".join(REQUIREMENTS[version])
+    wanted = "\n".join(requirements)
     if not done.exists() or done.read_text() != wanted:
         shutil.rmtree(directory, ignore_errors=True)
         subprocess.run([base, "-m", "venv", str(directory)], check=True)
         pip = [str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *REQUIREMENTS[version]], check=True)
+        subprocess.run([*pip, *requirements], check=True)
         done.write_text(wanted)
     return directory
 
@@ -67,3 +80,4 @@ def environment(version: str) -> Path:
 if __name__ == "__main__":
     for each in available():
         print(f"Python {each}: {environment(each)}")
+    print(f"gymnasium-robotics: {robotics()}")

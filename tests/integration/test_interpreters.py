@@ -76,6 +76,20 @@ def test_rows_in_two_interpreters_share_one_environment() -> None:
         assert infos["python"].tolist() == [*ENDS, *ENDS]
 
 
+def test_fetch_runs_in_an_interpreter_of_its_own_with_the_mujoco_it_wants() -> None:
+    with manyarms.make_vec("gym/FetchPickAndPlace-v4", 2, python=str(interpreters.robotics())) as envs:
+        observations, _ = envs.reset(seed=0)
+        assert {name: values.shape for name, values in observations.items()} == {
+            "observation": (2, 25),
+            "achieved_goal": (2, 3),
+            "desired_goal": (2, 3),
+        }
+        chunk = envs.step_chunk(np.zeros((2, 60, 4), np.float32))
+        assert chunk.num_steps.tolist() == [50, 50]
+        assert chunk.truncated.all()
+        assert "is_success" in chunk.infos
+
+
 PLUG_IN = """
 from standins import Walker
 

@@ -6,6 +6,8 @@ Imported by workers in other interpreters: standard library, numpy and gymnasium
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -14,6 +16,9 @@ from .base import Field, Simulator, Spec, SpecError, StepResult, Task, put
 
 #: The camera that stands for ``env.render()``.
 RENDER = "render"
+
+#: Packages whose environments are known to Gymnasium only after they have been imported; others go into `imports`.
+REGISTERING = ("gymnasium_robotics", "ale_py", "metaworld", "gym_aloha", "gym_pusht", "minigrid", "highway_env")
 
 _SUCCESS_KEYS = ("success", "is_success")
 
@@ -142,10 +147,24 @@ def make_env(task: str, options: Dict[str, Any]) -> Any:
     """Make a registered environment; an unknown name says what there is."""
     import gymnasium
 
+    unknown = (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv)
     try:
         return gymnasium.make(task, **options)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+    except unknown as error:
+        if not register_installed():
+            raise UnknownTask(task, list(gymnasium.registry), str(error)) from error
+    try:
+        return gymnasium.make(task, **options)
+    except unknown as error:
         raise UnknownTask(task, list(gymnasium.registry), str(error)) from error
+
+
+def register_installed() -> bool:
+    """Import the packages that register environments when imported, of those that are here; tell whether any was."""
+    found = [name for name in REGISTERING if name not in sys.modules and importlib.util.find_spec(name) is not None]
+    for name in found:
+        importlib.import_module(name)
+    return bool(found)
 
 
 def wrap(env: Any, wrapper: Any) -> Any:

@@ -82,12 +82,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self.simulators = list(rows)
         self._supervisor = Supervisor(rows, config)
         self.closed = False
-        try:
+        with contextlib.ExitStack() as unless_all_goes_well:
+            unless_all_goes_well.callback(self.close, timeout=1.0)
             self._merged = merge(self._supervisor.start())
             self._engine = Engine(self._supervisor, self._merged, config)
-        except BaseException:
-            self.close(timeout=1.0)
-            raise
+            unless_all_goes_well.pop_all()
         _close_at_exit(self)
         spec = self.simulator_spec = self._merged.spec
         self.single_observation_space = space_of(spec.layout())
