@@ -127,8 +127,13 @@ def run(config: VectorBenchmark) -> dict[str, Any]:
         for chunk in config.chunks:
             samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
             for repetition in range(config.repetitions):
-                for name in names:
-                    sample = measure_in_a_process(name, workload, config, chunk)
+                for name in list(samples):
+                    try:
+                        sample = measure_in_a_process(name, workload, config, chunk)
+                    except RuntimeError as error:
+                        print(f"left out: {error}", file=sys.stderr, flush=True)
+                        del samples[name]
+                        continue
                     samples[name].append(sample)
                     print(
                         f"{workload} K={chunk} {repetition + 1}/{config.repetitions} {name}: "
@@ -147,6 +152,16 @@ def run(config: VectorBenchmark) -> dict[str, Any]:
     }
 
 
+def command_line(config: dict[str, Any]) -> str:
+    """Return the command that measures the same again."""
+    words = ["python benchmarks/vector.py"]
+    for name in ("workloads", "peers", "num_envs", "chunks", "seconds", "repetitions"):
+        value = config[name]
+        if value:
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+    return " ".join(words)
+
+
 def markdown(report: dict[str, Any]) -> str:
     """Return the tables for the documentation."""
     config, machine = report["config"], report["machine"]
@@ -154,9 +169,11 @@ def markdown(report: dict[str, Any]) -> str:
         "# Vector environments compared",
         "",
         f"{config['num_envs']} environments on {machine['cpus']} cores, Python {machine['python']}; medians of "
-        f"{config['repetitions']} interleaved rounds of {config['seconds']:g} s, each in a process of its own. Made "
-        "with `make benchmark`; what the workloads do is in `benchmarks/README.md`. Absolute figures move from machine "
-        "to machine: compare the ratios. For chunks, peers get a wrapper whose step takes K actions.",
+        f"{config['repetitions']} interleaved rounds of {config['seconds']:g} s, each in a process of its own. What "
+        "the workloads do is in `benchmarks/README.md`. Absolute figures move from machine to machine: compare the ratios. "
+        "For chunks, peers get a wrapper whose step takes K actions. Made with:",
+        "",
+        f"    {command_line(config)}",
     ]
     for title, peers in report["results"].items():
         base = peers.get(BASE, next(iter(peers.values())))["env_steps_per_second"]
