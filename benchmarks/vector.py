@@ -170,8 +170,8 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         f"{config['num_envs']} environments on {machine['cpus']} cores, Python {machine['python']}; medians of "
         f"{config['repetitions']} interleaved rounds of {config['seconds']:g} s, each in a process of its own. What "
-        "the workloads do is in `benchmarks/README.md`. Absolute figures move from machine to machine: compare the ratios. "
-        "For chunks, peers get a wrapper whose step takes K actions. Made with:",
+        "the workloads do is in `benchmarks/README.md`. Absolute figures move from machine to machine: compare the "
+        "ratios. For chunks, peers get a wrapper whose step takes K actions. Made with:",
         "",
         f"    {command_line(config)}",
     ]
