@@ -55,6 +55,8 @@ class GymnasiumSimulator(Simulator):
         self._options: Optional[Dict[str, Any]] = None
         self.spec = self._describe(task, bool(cameras))
         self._paths = self._state_paths()
+        self._aimed_at: Any = None
+        self._targets: List[Tuple[str, Tuple[str, ...], np.ndarray, np.dtype, Tuple[int, ...]]] = []
 
     def _describe(self, task: str, with_render: bool) -> Spec:
         observations = space_fields(self.env.observation_space, "observation")
@@ -103,18 +105,24 @@ class GymnasiumSimulator(Simulator):
         return reward, success, terminated, truncated  # type: ignore[return-value]
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        if out is not self._aimed_at:
+            self._aim(out)
         observation = self._observation
-        for name, keys in self._paths:
+        for name, keys, target, dtype, shape in self._targets:
             value = observation
             for key in keys:
                 value = value[key]
-            target = out[name]
-            if type(value) is np.ndarray and value.dtype is target.dtype and value.shape == target.shape:
+            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
                 target[...] = value
             else:
                 put(out, name, value)
         if cameras:
             put(out, RENDER, self.env.render())
+
+    def _aim(self, out: Dict[str, np.ndarray]) -> None:
+        """Look up where each field goes; it is the same place step after step."""
+        self._targets = [(name, keys, out[name], out[name].dtype, out[name].shape) for name, keys in self._paths]
+        self._aimed_at = out
 
     def info(self) -> Dict[str, Any]:
         return self._info

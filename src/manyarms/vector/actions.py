@@ -86,9 +86,11 @@ class ActionWriter:
         low, high = self._bounds[name]
         if leading:
             low, high = low[rows][:, None], high[rows][:, None]
+        if in_range(target, low, high):
+            return
         if self._mode == "clip" and (target.dtype.kind != "f" or np.isfinite(target).all()):
             np.clip(target, low, high, out=target)
-        elif not ((target >= low) & (target <= high)).all():
+        else:
             self._refuse(name, target, low, high, rows)
 
     def _refuse(self, name: str, target: np.ndarray, low: np.ndarray, high: np.ndarray, rows: Any) -> None:
@@ -110,6 +112,11 @@ class ActionWriter:
             f"{_what(name)} holds {value} ({place}), but the range is {limits[0]} to {limits[1]}",
             do="clip it, or make_vec(…, action_bounds='clip')",
         )
+
+
+def in_range(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> bool:
+    """Tell whether all values are within their bounds; NaN never is. For few values, a third of what `all` costs."""
+    return b"\0" not in (values >= low).tobytes() and b"\0" not in (values <= high).tobytes()
 
 
 def row_bounds(rows: Sequence[Field]) -> tuple[np.ndarray, np.ndarray]:

@@ -42,6 +42,7 @@ class Engine:
         self._nothing_to_tell = w.status_bytes(num_steps=1) * rows
         self._post = Post(self.arena, supervisor.workers, supervisor.bell_fd)
         self.control = self._post.control
+        self._poll = supervisor.poll
         self.health = Health(supervisor, config)
         self.state = np.full(rows, NEW)
         self.seeds: list[int | None] = [None] * rows
@@ -94,15 +95,16 @@ class Engine:
 
         The usual case of `step`, `collect_all` and reading the status, at a third of their cost.
         """
-        if self._groups or self._post.in_flight or self._ready or self.health.needs_care:
+        post = self._post
+        if self._groups or post.in_flight or self._ready or self.health.needs_care:
             self._step_all_with_care()
             return False
-        self._post.send_step_to_all()
-        heard = self._post.hear_all(self.supervisor.wait_for_bell, self.health.check_every)
+        post.send_step_to_all()
+        heard = post.hear_all(self._poll, self.health.check_every)
         if heard and self._status_memory.tobytes() == self._nothing_to_tell:
-            self._post.accept_all()
+            post.accept_all()
             return True
-        self._take_in(self._post.accept())
+        self._take_in(post.accept())
         self.collect_all()
         return False
 

@@ -149,7 +149,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self._sent_length != 1:
             self._control[:, w.NUM_ACTIONS] = 1
             self._sent_length = 1
-        self._prepare(None, self._mode)
+        if not self._sent_all_cameras or self._sent_mode != self._mode:
+            self._prepare(None, self._mode)
         self._uncertain = True  # unless the call comes to its end
         plain = self._engine.step_all()
         rewards = self._results.first_rewards.copy()

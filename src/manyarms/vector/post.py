@@ -101,13 +101,15 @@ class Post:
         self._sent_at[row] = time.monotonic()
         self.in_flight += 1
 
-    def hear_all(self, wait: Callable[[float], bool], timeout: float) -> bool:
+    def hear_all(self, poll: Callable[[float], list[tuple[int, int]]], timeout: float) -> bool:
         """Listen until every row that was sent a step has rung; False when something else must be seen to first."""
+        bell_fd, size = self._bell_fd, self._bell_size
         missing = len(self._expected) * wire.RECORD.size
         while missing > 0:
-            if not wait(timeout):
+            events = poll(timeout)
+            if len(events) != 1 or events[0][0] != bell_fd:
                 return False
-            data = os.read(self._bell_fd, self._bell_size)
+            data = os.read(bell_fd, size)
             self._heard += data
             missing -= len(data)
         return True

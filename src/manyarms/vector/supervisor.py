@@ -52,6 +52,8 @@ class Supervisor:
         os.set_blocking(self.bell_fd, False)
         self._epoll = select.epoll()
         self._epoll.register(self.bell_fd, select.EPOLLIN)
+        self.poll = self._epoll.poll
+        """Sleep until the bell rings or something happens to a worker; who needs to know what uses `wait`."""
         self._by_fd: dict[int, WorkerProcess] = {}
         self._plan: Mapping[str, Any] | None = None
         self._down: list[WorkerProcess] = []
@@ -93,11 +95,6 @@ class Supervisor:
             else:
                 self._hear(worker, dead, risen)
         return dead, risen
-
-    def wait_for_bell(self, timeout: float) -> bool:
-        """Sleep until the bell rings; False when the time is over, or something else happened that `wait` will tell."""
-        events = self._epoll.poll(timeout)
-        return len(events) == 1 and events[0][0] == self.bell_fd
 
     def take_down(self, worker: WorkerProcess) -> None:
         """Kill a worker, if it is not gone already, and let go of its files."""

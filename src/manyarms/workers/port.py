@@ -39,6 +39,8 @@ class Port:
         self._frames = self._frame_views(memory, row, layout, rename)
         self._camera_sets: Dict[int, Tuple[str, ...]] = {}
         self._reply: Dict[str, Any] = {}
+        self.said_one_step = False
+        """Whether the status says just that: one step, nothing else to tell."""
         self._mark_lengths(memory, layout, rename)
 
     def _mark_lengths(self, memory: Arena, layout: Mapping[str, Field], rename: Mapping[str, str]) -> None:
@@ -115,6 +117,7 @@ class Port:
 
     def begin_report(self) -> None:
         """Clear what the last command said."""
+        self.said_one_step = False
         self.status[:] = _CLEAR
 
     def report_steps(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
@@ -132,6 +135,7 @@ class Port:
 
     def report_info(self, info: Mapping[str, Any]) -> None:
         """Write an info: declared fields as they are, the rest as JSON, or as a frame when it does not fit."""
+        self.said_one_step = False
         if self._typed:
             info = dict(info)
             for bit, (name, view) in enumerate(self._typed):

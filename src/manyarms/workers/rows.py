@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional
 
 from ..simulators.base import Simulator
 from . import words as w
@@ -25,7 +25,8 @@ class Row:
         self.steps = 0
         self.ended = True
         self._expects = _overrides(simulator, "expect")
-        self._plain = not (profile or self._expects or port.films)
+        plain = not (profile or self._expects or port.films)
+        self.step: Callable[[], None] = self._one_step() if plain else self._step_chunk
 
     def reset(self, start: Dict[str, Any]) -> None:
         """Begin an episode."""
@@ -38,39 +39,50 @@ class Row:
         self._finish(self.port.asked_cameras(), watch, w.SIM)
         self.port.status[w.WAS_RESET] = 1
 
-    def step(self) -> None:
-        """Run a chunk: actions back to back, a stop at the first end, one observation.
+    def _one_step(self) -> Callable[[], None]:
+        """Return `_step_chunk` for those who mostly send one action and have nothing to film, toggle or time.
 
-        The case of one action with nothing to film, toggle, time or tell is written out here. A process that wakes up
-        for 20 microseconds finds its caches cold, and every line costs five times what a loop would show.
+        A process that wakes up for 20 microseconds finds its caches cold, and every line costs five times what a loop
+        would show: so there are few of them, and what they need lies in variables of their own.
         """
-        port = self.port
-        if not self._plain or self.ended or port.control[w.NUM_ACTIONS] != 1:
-            self._step_chunk(port)
-            return
-        simulator = self.simulator
-        reward, success, terminated, truncated = simulator.step(port.take_action())
-        self.steps += 1
-        if success or terminated or truncated or self.steps == self.limit:
-            self._end_step(port, (reward, success, terminated, truncated))
-            return
-        port.rewards[0] = reward
-        port.status[:] = ONE_STEP
-        simulator.observe(port.out, port.asked_cameras() if port.cameras else ())
-        info = simulator.info()
-        if info:
-            port.report_info(info)
+        port, limit, one_step = self.port, self.limit, ONE_STEP
+        control, status, rewards, out = port.control, port.status, port.rewards, port.out
+        take_action, cameras, asked_cameras = port.take_action, port.cameras, port.asked_cameras
+        step, observe, get_info = self.simulator.step, self.simulator.observe, self.simulator.info
+        length_word = w.NUM_ACTIONS
 
-    def _end_step(self, port: Port, result: Sequence[Any]) -> None:
+        def run() -> None:
+            if self.ended or control[length_word] != 1:
+                self._step_chunk()
+                return
+            reward, success, terminated, truncated = step(take_action())
+            self.steps = steps = self.steps + 1
+            if success or terminated or truncated or steps == limit:
+                self._end_step(reward, success, terminated, truncated)
+                return
+            rewards[0] = reward
+            if not port.said_one_step:
+                status[:] = one_step
+                port.said_one_step = True
+            observe(out, asked_cameras() if cameras else ())
+            info = get_info()
+            if info:
+                port.report_info(info)
+
+        return run
+
+    def _end_step(self, reward: float, success: bool, terminated: bool, truncated: bool) -> None:
         """Report a step that ended its episode or succeeded."""
-        reward, success, terminated, truncated = result
+        port = self.port
         truncated = truncated or self.steps == self.limit
         self.ended = bool(terminated or truncated)
         port.begin_report()
         port.report_steps((reward,), success, terminated, truncated)
         self._finish_step(port.control[w.AUTORESET], port.asked_cameras(), None)
 
-    def _step_chunk(self, port: Port) -> None:
+    def _step_chunk(self) -> None:
+        """Run a chunk: actions back to back, a stop at the first end, one observation."""
+        port = self.port
         port.begin_report()
         watch = self._start_watch()
         mode = port.control[w.AUTORESET]

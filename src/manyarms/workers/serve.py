@@ -131,22 +131,26 @@ class Worker:
         """Answer the doorbell: each byte names a row whose command is ready."""
         receive, ring, pack = os.read, os.write, wire.RECORD.pack
         command_fd, bell_fd, step = self.command_fd, self.bell_fd, w.STEP
-        steps = [(port, port.control, port.status, runner.step) for port, runner in zip(self.ports, self.runners)]
+        command_word, sequence_word, done_word, reply_word = w.COMMAND, w.SEQUENCE, w.DONE, w.REPLY
+        steps = {
+            bytes([i]): (port.row, port.control, port.status, runner.step)
+            for i, (port, runner) in enumerate(zip(self.ports, self.runners))
+        }
         gc.collect()
         gc.freeze()  # what is loaded now stays; later collections need not walk it
         while True:
             rung = receive(command_fd, _READ_SIZE)
-            if len(rung) == 1 and rung[0] < len(steps):
-                port, control, status, run = steps[rung[0]]
-                if control[w.COMMAND] == step:  # the usual case, one row and no payload, without the detour below
+            if rung in steps:
+                row, control, status, run = steps[rung]
+                if control[command_word] == step:  # the usual case, one row and no payload, without the detour below
                     try:
                         run()
                     except (Exception, SystemExit) as error:
-                        self._report([port], error)
-                    sequence = control[w.DONE] = control[w.SEQUENCE]
-                    ring(bell_fd, pack(port.row, sequence))
-                    if status[w.REPLY]:
-                        self.sock.sendall(wire.frame(port.take_reply()))
+                        self._report([self.ports[rung[0]]], error)
+                    sequence = control[done_word] = control[sequence_word]
+                    ring(bell_fd, pack(row, sequence))
+                    if status[reply_word]:
+                        self.sock.sendall(wire.frame(self.ports[rung[0]].take_reply()))
                     continue
             if not rung:
                 return  # the main side has closed the pipe, or has gone
