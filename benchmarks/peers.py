@@ -91,7 +91,7 @@ class TianshouSubproc(Peer):
     def start(self) -> None:
         from tianshou.env import SubprocVectorEnv
 
-        multiprocessing.set_start_method("spawn")
+        multiprocessing.set_start_method("fork")
         self.envs = SubprocVectorEnv(self.factories)
         self.envs.reset()
 
@@ -103,7 +103,7 @@ class TianshouShmem(Peer):
     def start(self) -> None:
         from tianshou.env import ShmemVectorEnv
 
-        multiprocessing.set_start_method("spawn")
+        multiprocessing.set_start_method("fork")
         self.envs = ShmemVectorEnv(self.factories)
         self.envs.reset()
 

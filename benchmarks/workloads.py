@@ -100,7 +100,7 @@ SCENE = f"""
   <visual><global offwidth="128" offheight="128"/></visual>
   <worldbody>
     <light pos="0 0 2"/><camera name="front" pos="1.2 0 .8" xyaxes="0 1 0 -.5 0 .9"/>
-    <camera name="side" pos="0 1.2 .8" xyaxes="-1 0 0 0 -.5 .9"/>
+    <camera name="wrist" pos="0 1.2 .8" xyaxes="-1 0 0 0 -.5 .9"/>
     <geom type="plane" size="1 1 .1" rgba=".6 .5 .4 1"/>
     {_ARM}{"</body>" * 7}
     {_BOXES}
@@ -159,50 +159,75 @@ class Mujoco(_Images):
     def _work(self) -> Any:
         if not self._step:
             self._scene.reset()
-        for camera, name in (("front", "front_rgb"), ("side", "wrist_rgb")):
+        for camera, name in (("front", "front_rgb"), ("wrist", "wrist_rgb")):
             self._scene.render(camera, self._frames[name])
         return {**self._frames, "state": self._scene.state()}
 
 
 WORKLOADS = {"null_state": NullState, "null_images": NullImages, "busy": Busy, "mujoco": Mujoco}
 
-#: Workloads that are written as a simulator for us: `observe` apart from `step`, so that a chunk is rendered once.
-SIMULATORS = {"mujoco": "mujoco_simulator"}
+#: Workloads written as a simulator for us: `observe` is apart from `step`, so that a chunk is rendered once, and
+#: writes straight into the shared memory. Rewards, states and pixels are those of the environment.
+SIMULATORS = {"mujoco": "mujoco_simulator", "null_images": "null_images_simulator"}
+
+
+def _simulator(size: int, scene: Any) -> Any:
+    """Make a simulator of two cameras and a state."""
+    from manyarms.simulators.base import Field, Simulator, Spec, StepResult
+
+    class TwoCameras(Simulator):
+        """Hands everything on to `scene`."""
+
+        def __init__(self) -> None:
+            images = {
+                f"{name}_rgb": Field((size, size, 3), "uint8", 0, 255, camera=name) for name in ("front", "wrist")
+            }
+            self.spec = Spec({**images, "state": Field((32,))}, {"": Field((8,), "float32", -1.0, 1.0)})
+
+        def reset(self, task: Any, seed: Any, init_state: Any) -> None:
+            scene.reset()
+
+        def step(self, action: Any) -> StepResult:
+            scene.advance(action)
+            return StepResult(0.0)
+
+        def observe(self, out: dict[str, np.ndarray], cameras: Any) -> None:
+            out["state"][:] = scene.state()
+            for camera in cameras:
+                scene.render(camera, out[camera + "_rgb"])
+
+    return TwoCameras()
 
 
 def mujoco_simulator() -> Any:
     """Make the real scene as a simulator."""
-    from manyarms.simulators.base import Field, Simulator, Spec, StepResult, put
+    return _simulator(128, _Scene())
 
-    class SceneSimulator(Simulator):
-        """The same scene as `Mujoco`."""
 
-        def __init__(self) -> None:
-            self.scene = _Scene()
-            image = Field((128, 128, 3), "uint8", 0, 255)
-            self.spec = Spec(
-                {
-                    "front_rgb": Field(image.shape, "uint8", 0, 255, camera="front"),
-                    "wrist_rgb": Field(image.shape, "uint8", 0, 255, camera="side"),
-                    "state": Field((32,)),
-                },
-                {"": Field((8,), "float32", -1.0, 1.0)},
-            )
+class _Fill:
+    """What `NullImages` does."""
 
-        def reset(self, task: Any, seed: Any, init_state: Any) -> None:
-            self.scene.reset()
+    def __init__(self) -> None:
+        self._count = 0
+        self._state = np.zeros(32, np.float32)
 
-        def step(self, action: Any) -> StepResult:
-            self.scene.advance(action)
-            return StepResult(0.0)
+    def reset(self) -> None:
+        self._count = 0
 
-        def observe(self, out: dict[str, np.ndarray], cameras: Any) -> None:
-            put(out, "state", self.scene.state())
-            for camera, name in (("front", "front_rgb"), ("side", "wrist_rgb")):
-                if camera in cameras:
-                    self.scene.render(camera, out[name])
+    def advance(self, action: Any) -> None:
+        self._count += 1
 
-    return SceneSimulator()
+    def state(self) -> np.ndarray:
+        self._state[0] = self._count
+        return self._state
+
+    def render(self, camera: str, out: np.ndarray) -> None:
+        out.fill(self._count & 255)
+
+
+def null_images_simulator() -> Any:
+    """Make the filled images as a simulator."""
+    return _simulator(256, _Fill())
 
 
 class Plain:

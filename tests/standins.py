@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -414,3 +415,14 @@ class Closing(Sleeper):
     def close(self) -> None:
         with open(os.path.join(self.path, str(os.getpid())), "w"):
             pass
+
+
+class Dice(Sleeper):
+    """Draws from the global generators, as well-behaved simulators do not."""
+
+    def reset(self, task: Any, seed: Any, init_state: Any) -> None:
+        super().reset(task, seed, init_state)
+        self.drawn = {"python": random.random(), "numpy": float(np.random.random())}
+
+    def variable(self, name: str) -> Any:
+        return os.environ.get(name)

@@ -192,6 +192,13 @@ class Simulator:
     lockstep = False
     spec: Spec
 
+    @classmethod
+    def preload(cls, **options: Any) -> None:
+        """Import what an instance with these options will need.
+
+        Called once, in the process that workers are forked from: start no thread, open no display, device or file.
+        """
+
     def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
         """Begin an episode; with no seed, go on with the random numbers of the last one."""
         raise TypeError("%s has no reset()" % type(self).__name__)
@@ -235,6 +242,10 @@ class LockstepSimulator:
 
     lockstep = True
     spec: Spec
+
+    @classmethod
+    def preload(cls, **options: Any) -> None:
+        """Import what an instance with these options will need (see `Simulator.preload`)."""
 
     def reset(self, rows: Sequence[int], starts: Sequence[Start]) -> None:
         """Begin an episode in each of `rows` (all of them unless the spec says `partial_reset`)."""

@@ -58,6 +58,15 @@ class GymnasiumSimulator(Simulator):
         self._aimed_at: Any = None
         self._targets: List[Tuple[str, Tuple[str, ...], np.ndarray, np.dtype, Tuple[int, ...]]] = []
 
+    @classmethod
+    def preload(cls, task: str = "", imports: Sequence[str] = (), **options: Any) -> None:
+        for name in ("gymnasium", *imports):
+            importlib.import_module(name)
+        registration = importlib.import_module("gymnasium.envs.registration")
+        registered = registration.registry.get(task)
+        if registered is not None and isinstance(registered.entry_point, str):
+            registration.load_env_creator(registered.entry_point)
+
     def _describe(self, task: str, with_render: bool) -> Spec:
         observations = space_fields(self.env.observation_space, "observation")
         if with_render:

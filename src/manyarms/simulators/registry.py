@@ -98,6 +98,14 @@ def resolve(simulator_id: str) -> Tuple[Callable[..., Any], Dict[str, Any]]:
     raise UnknownSimulator(name, [*BUILT_IN, *points])
 
 
+def preload(simulator_id: str, options: Dict[str, Any]) -> None:
+    """Import what building a simulator will need, in the process that its workers are forked from."""
+    factory, arguments = resolve(simulator_id)
+    hook = getattr(factory, "preload", None)
+    if hook is not None:
+        hook(**{**arguments, **options})
+
+
 def build(
     simulator_id: str, options: Dict[str, Any], rows: int, max_episode_steps: Optional[int] = None
 ) -> Tuple[List[Any], bool]:

@@ -18,6 +18,12 @@ from manyarms.errors import ConfigError
 from manyarms.simulators.registry import is_import_string
 from manyarms.workers.wire import MAX_ROWS_PER_WORKER
 
+_CHOICES = {
+    "action_bounds": ("error", "clip", "ignore"),
+    "on_failure": ("restart", "raise"),
+    "start_method": ("forkserver", "spawn"),
+}
+
 _MODES = {mode.value.lower(): mode for mode in AutoresetMode}
 
 
@@ -77,6 +83,8 @@ class VectorConfig:
     """Bind each worker to a CPU of its own (True) or to none (False); default: to a NUMA node, on big machines."""
     egl_device: int | Sequence[int] | None = None
     """The GPU, or GPUs in turn, on which workers render."""
+    start_method: str = "forkserver"
+    """Fork workers from one process that has imported the simulator ("forkserver"), or start each anew ("spawn")."""
     start_timeout: float = 180.0
     """Seconds in which every worker must have built its simulator."""
     step_timeout: float | None = None
@@ -119,7 +127,7 @@ class VectorConfig:
                 raise ConfigError(f"{name} is {seconds!r}; it must be a positive number of seconds")
 
     def _check_choices(self) -> None:
-        for name, choices in (("action_bounds", ("error", "clip", "ignore")), ("on_failure", ("restart", "raise"))):
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
         devices = [self.egl_device] if isinstance(self.egl_device, int) else self.egl_device

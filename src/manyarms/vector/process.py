@@ -18,6 +18,7 @@ from typing import IO, Any
 from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.keeper import Keeper
+from manyarms.vector.nursery import LOST, Child, Nursery, NurseryGone
 from manyarms.workers import wire
 
 _MAIN = Path(wire.__file__).with_name("main.py")
@@ -67,7 +68,7 @@ class WorkerProcess:
         self.command_fd = -1
         """Where doorbells are rung; a pipe, which wakes a process at two thirds of a socket's cost."""
         self._log: IO[bytes] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._socket: socket.socket | None = None
 
     @property
@@ -85,7 +86,7 @@ class WorkerProcess:
     def interpreter(self) -> str:
         return self.simulator.python or sys.executable
 
-    def spawn(self, bell_fd: int, arena_fd: int, cpus: Sequence[int] = ()) -> None:
+    def spawn(self, bell_fd: int, arena_fd: int, cpus: Sequence[int] = (), nursery: Nursery | None = None) -> None:
         """Start the process, on `cpus` if any are given; it says hello when it is up."""
         self.cpus = list(cpus)
         if self.log_path is not None:
@@ -95,19 +96,8 @@ class WorkerProcess:
             self._log = tempfile.TemporaryFile(prefix="manyarms-")  # noqa: SIM115 (closed by end())
         ours, theirs = socket.socketpair()
         commands, self.command_fd = os.pipe()
-        fds = (theirs.fileno(), commands, bell_fd, arena_fd)
-        label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
-        command = [self.interpreter, "-X", "faulthandler", str(_MAIN), *map(str, fds), label]
         try:
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=fds,
-                env=worker_environment(self.index, self.simulator, self._config),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,  # the terminal's Ctrl-C is not for workers, and the group can be killed as one
-            )
+            self._process = self._launch((theirs.fileno(), commands, bell_fd, arena_fd), self._log, nursery)
         except OSError as error:
             ours.close()
             raise StartError(
@@ -120,6 +110,23 @@ class WorkerProcess:
         self._socket = ours
         self.pidfd = os.pidfd_open(self._process.pid)
         Keeper.instance().add_group(self._process.pid)
+
+    def _launch(self, fds: Sequence[int], log: IO[bytes], nursery: Nursery | None) -> Child:
+        """Have the nursery fork the process, or start it by itself where that cannot be."""
+        if nursery is not None:
+            own = {**own_variables(self.index, self._config), **self.simulator.env}
+            with contextlib.suppress(NurseryGone):
+                return nursery.bear([*fds, log.fileno()], own, f"arm-{self.index}")
+        label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
+        return subprocess.Popen(
+            [*worker_command(self.interpreter), *map(str, fds), label],
+            pass_fds=fds,
+            env=worker_environment(self.index, self.simulator, self._config),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # the terminal's Ctrl-C is not for workers, and the group can be killed as one
+        )
 
     def send(self, value: Any) -> None:
         """Send a frame of the handshake."""
@@ -177,6 +184,7 @@ class WorkerProcess:
         """End the process and everything it started, at once."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._process.pid, signal.SIGKILL)  # it may not lead a group yet
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def ask_to_close(self) -> None:
@@ -217,24 +225,41 @@ class WorkerProcess:
         return self._process.returncode
 
 
+def worker_command(interpreter: str) -> list[str]:
+    """Return how a worker, or a nursery, is started; its file descriptors and a label follow."""
+    return [interpreter, "-X", "faulthandler", str(_MAIN)]
+
+
 def worker_environment(index: int, simulator: SimulatorConfig, config: VectorConfig) -> dict[str, str]:
     """Return the environment a worker starts with."""
+    return {**common_environment(simulator, config), **own_variables(index, config), **simulator.env}
+
+
+def common_environment(simulator: SimulatorConfig, config: VectorConfig) -> dict[str, str]:
+    """Return what is the same for all workers of a simulator."""
     env = dict(os.environ)
     if simulator.python is not None and simulator.python != os.path.abspath(sys.executable):
         for name in _OWN_PYTHON_VARIABLES:
             env.pop(name, None)
     env.update(dict.fromkeys(THREAD_VARIABLES, str(config.threads_per_worker)))
     env["PYTHONUNBUFFERED"] = "1"
-    env["MANYARMS_WORKER"] = str(index)
-    if config.egl_device is not None:
-        devices = [config.egl_device] if isinstance(config.egl_device, int) else list(config.egl_device)
-        env["MUJOCO_EGL_DEVICE_ID"] = env["EGL_DEVICE_ID"] = str(devices[index % len(devices)])
     env.update(simulator.env)
     return env
 
 
+def own_variables(index: int, config: VectorConfig) -> dict[str, str]:
+    """Return the variables in which a worker differs from its neighbours."""
+    own = {"MANYARMS_WORKER": str(index)}
+    if config.egl_device is not None:
+        devices = [config.egl_device] if isinstance(config.egl_device, int) else list(config.egl_device)
+        own["MUJOCO_EGL_DEVICE_ID"] = own["EGL_DEVICE_ID"] = str(devices[index % len(devices)])
+    return own
+
+
 def explain_exit(code: int) -> tuple[str, str, str]:
     """Return what an exit status says, its usual cause, and what to do."""
+    if code == LOST:
+        return "ended, nobody knows how", "the process that had started it was gone", "look at what it last printed"
     if code >= 0:
         return f"ended with exit code {code}", "", "look at what it last printed; the simulator may have called exit"
     number = -code

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,18 @@ from manyarms.errors import ConfigError, ManyarmsError, StartError
 from manyarms.simulators.base import Spec
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room
-from manyarms.vector.process import ATTACHING, BUILDING, BUILT, DOWN, GREETING, READY, WorkerProcess
+from manyarms.vector.nursery import Nursery, NurseryGone
+from manyarms.vector.process import (
+    ATTACHING,
+    BUILDING,
+    BUILT,
+    DOWN,
+    GREETING,
+    READY,
+    WorkerProcess,
+    common_environment,
+    worker_command,
+)
 from manyarms.vector.reasons import died_at_start, one_error, start_failure
 from manyarms.vector.topology import plan_for_this_machine
 from manyarms.workers import wire
@@ -57,6 +70,8 @@ class Supervisor:
         self._by_fd: dict[int, WorkerProcess] = {}
         self._plan: Mapping[str, Any] | None = None
         self._down: list[WorkerProcess] = []
+        self._nurseries: dict[int, Nursery] = {}
+        """Where workers are forked from, by the `id` of their simulator's config."""
         self.restarts = 0
 
     def start(self) -> list[Spec]:
@@ -64,6 +79,7 @@ class Supervisor:
         count = len(self.workers)
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
+        self._open_nurseries()
         for worker in self.workers:
             self._spawn(worker)
         self._wait_for_all(BUILT)
@@ -134,6 +150,9 @@ class Supervisor:
                 worker.end(timeout=0.0)
             raise
         finally:
+            for nursery in self._nurseries.values():
+                nursery.close()
+            self._nurseries.clear()
             self._by_fd.clear()
             if self.arena_fd >= 0:
                 self._epoll.close()
@@ -143,8 +162,31 @@ class Supervisor:
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
+    def _open_nurseries(self) -> None:
+        """Start a process to fork workers from for every simulator that has several of them."""
+        if self.config.start_method == "spawn":
+            return
+        counts = Counter(id(worker.simulator) for worker in self.workers)
+        for simulator in {id(worker.simulator): worker.simulator for worker in self.workers}.values():
+            if counts[id(simulator)] == 1:
+                continue
+            plan = {
+                "simulator": simulator.id,
+                "options": dict(simulator.options),
+                "search_path": search_path(simulator.python is None),
+            }
+            command = worker_command(simulator.python or sys.executable)
+            with contextlib.suppress(NurseryGone):  # a worker that is started by itself will say what is wrong
+                self._nurseries[id(simulator)] = Nursery(command, common_environment(simulator, self.config), plan)
+        deadline = time.monotonic() + self.config.start_timeout
+        for key, nursery in list(self._nurseries.items()):
+            if not nursery.wait_until_ready(max(0.0, deadline - time.monotonic())):
+                del self._nurseries[key]
+                nursery.close()
+
     def _spawn(self, worker: WorkerProcess) -> None:
-        worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index])
+        nursery = self._nurseries.get(id(worker.simulator))
+        worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index], nursery)
         worker.phase = GREETING
         worker.restart_at = time.monotonic() + self.config.start_timeout
         for fd in (worker.pidfd, worker.socket.fileno()):

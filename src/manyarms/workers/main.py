@@ -1,5 +1,7 @@
 """Entry point of a worker process: ``python main.py <socket> <command pipe> <bell pipe> <arena> <label>``, all fds.
 
+With one number, ``python main.py <socket> <label>``, it is a process that forks workers (see nursery.py).
+
 Started by path in whatever interpreter the simulator lives in, so the first lines must parse in any Python 3 and must
 not let our directory shadow anything there.
 """
@@ -28,7 +30,7 @@ def adopt_package():
 
 def main():
     # type: () -> None
-    socket_fd, command_fd, bell_fd, arena_fd = (int(text) for text in sys.argv[1:5])
+    fds = [int(text) for text in sys.argv[1:-1]]
     sys.argv = [sys.argv[0]]  # some simulators parse it
     if sys.version_info < (3, 8):
         # The handshake itself needs a newer Python: say it where the supervisor looks when a worker dies.
@@ -36,9 +38,12 @@ def main():
             "manyarms workers need Python 3.8 or later, this is %s (%s)" % (sys.version.split()[0], sys.executable)
         )
     adopt_package()
+    from manyarms.workers.nursery import nurse
     from manyarms.workers.serve import serve
 
-    serve(socket_fd, command_fd, bell_fd, arena_fd)
+    worker = nurse(fds[0]) if len(fds) == 1 else fds
+    if worker is not None:
+        serve(*worker)
 
 
 if __name__ == "__main__":

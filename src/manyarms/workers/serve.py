@@ -69,6 +69,12 @@ def compute_quietly() -> None:
             return  # a container may forbid it; nothing depends on it
 
 
+def extend_path(entries: Sequence[str]) -> None:
+    """Look for modules in `entries` too, first."""
+    known = {os.path.abspath(path) for path in sys.path}
+    sys.path[:0] = [path for path in entries if path not in known]
+
+
 class Refused(Exception):
     """The simulator could not be built; the main side has been told why."""
 
@@ -91,8 +97,7 @@ class Worker:
     def _build(self, start: Dict[str, Any]) -> Any:
         from ..simulators.registry import build
 
-        known = {os.path.abspath(path) for path in sys.path}
-        sys.path[:0] = [path for path in start["search_path"] if path not in known]
+        extend_path(start["search_path"])
         if start["cpus"] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, start["cpus"])
         try:

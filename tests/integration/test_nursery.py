@@ -1,0 +1,94 @@
+"""Workers forked from one process that has imported the simulator."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import psutil
+import pytest
+
+import manyarms
+from manyarms.vector import nursery
+
+
+def parents(envs: manyarms.VectorEnv) -> set[int]:
+    return {psutil.Process(pid).ppid() for pid in envs.worker_pids}
+
+
+def test_workers_are_forked_from_one_process_and_lead_groups_of_their_own() -> None:
+    with manyarms.make_vec("gym/CartPole-v1", 4) as envs:
+        (parent,) = parents(envs)
+        assert parent != os.getpid()
+        assert psutil.Process(parent).ppid() == os.getpid()
+        assert [os.getpgid(pid) for pid in envs.worker_pids] == envs.worker_pids
+        assert psutil.Process(envs.worker_pids[3]).name() == "arm-3"
+    assert not psutil.pid_exists(parent)
+
+
+@pytest.mark.parametrize(("simulator", "settings"), [("standins", {"start_method": "spawn"}), ("threaded", {})])
+def test_workers_can_start_by_themselves(simulator: str, settings: dict[str, str]) -> None:
+    """When asked to, and where a thread would not survive the fork."""
+    with manyarms.make_vec(f"{simulator}:Sleeper", 2, **settings) as envs:
+        assert parents(envs) == {os.getpid()}
+        envs.reset(seed=0)
+
+
+def test_one_worker_needs_nobody_to_fork_it() -> None:
+    with manyarms.make_vec("gym/CartPole-v1", 4, rows_per_worker=4) as envs:
+        assert parents(envs) == {os.getpid()}
+
+
+def test_forked_workers_draw_different_random_numbers() -> None:
+    with manyarms.make_vec("standins:Dice", 3) as envs:
+        envs.reset(seed=0)
+        for generator in ("python", "numpy"):
+            drawn = [values[generator] for values in envs.get_attr("drawn")]
+            assert len(set(drawn)) == 3
+
+
+def test_forked_workers_have_their_own_variables() -> None:
+    with manyarms.make_vec("standins:Dice", 3, env={"COLOUR": "red"}, egl_device=[4, 7]) as envs:
+        assert envs.call("variable", "COLOUR") == ("red",) * 3
+        assert envs.call("variable", "MUJOCO_EGL_DEVICE_ID") == ("4", "7", "4")
+        assert envs.call("variable", "MANYARMS_WORKER") == ("0", "1", "2")
+        assert envs.call("variable", "OMP_NUM_THREADS") == ("1",) * 3
+
+
+def test_a_worker_that_dies_is_forked_again_and_its_cause_is_known() -> None:
+    with manyarms.make_vec("standins:Sleeper", 2) as envs:
+        (parent,) = parents(envs)
+        envs.reset(seed=0)
+        os.kill(envs.worker_pids[1], signal.SIGSEGV)
+        envs.step(np.zeros((2, 1), np.float32))
+        assert "SIGSEGV" in str(envs.failures[0])
+        envs.step(np.zeros((2, 1), np.float32))
+        assert parents(envs) == {parent}
+
+
+def test_workers_outlive_their_nursery(monkeypatch: pytest.MonkeyPatch) -> None:
+    with manyarms.make_vec("standins:Sleeper", 2) as envs:
+        (parent,) = parents(envs)
+        envs.reset(seed=0)
+        os.kill(parent, signal.SIGKILL)
+        envs.step(np.zeros((2, 1), np.float32))
+        assert envs.failures == []
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        envs.step(np.zeros((2, 1), np.float32))
+        assert "nobody knows how" in str(envs.failures[0])
+        envs.step(np.zeros((2, 1), np.float32))
+        assert psutil.Process(envs.worker_pids[0]).ppid() == os.getpid()
+
+
+def test_a_nursery_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery, "_PATIENCE", 0.3)
+    with manyarms.make_vec("standins:Sleeper", 2) as envs:
+        (parent,) = parents(envs)
+        envs.reset(seed=0)
+        os.kill(parent, signal.SIGSTOP)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        envs.step(np.zeros((2, 1), np.float32))
+        envs.step(np.zeros((2, 1), np.float32))
+        assert psutil.Process(envs.worker_pids[0]).ppid() == os.getpid()
+        assert not psutil.pid_exists(parent)
