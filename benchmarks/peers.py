@@ -27,9 +27,13 @@ class Peer:
 
     name: ClassVar[str]
     requirements: ClassVar[tuple[str, ...]] = ()
+    workloads: ClassVar[tuple[str, ...]] = ("null_state", "null_images", "busy", "mujoco")
+    """Where it is measured."""
+    quiet = True
+    """Whether it uses no CPU while it is not stepped."""
 
-    def __init__(self, workload: str, num_envs: int, chunk: int) -> None:
-        self.workload, self.num_envs, self.chunk = workload, num_envs, chunk
+    def __init__(self, workload: str, num_envs: int, chunk: int, start_method: str = "fork") -> None:
+        self.workload, self.num_envs, self.chunk, self.start_method = workload, num_envs, chunk, start_method
         shape = (num_envs, chunk, 8) if chunk > 1 else (num_envs, 8)
         self.actions = np.zeros(shape, np.float32)
         self.factories: list[Callable[[], Any]] = [partial(workloads.make, workload, chunk)] * num_envs
@@ -54,7 +58,7 @@ class GymnasiumAsync(Peer):
     def start(self) -> None:
         from gymnasium.vector import AsyncVectorEnv
 
-        self.envs = AsyncVectorEnv(self.factories, context="spawn", copy=self.copy)
+        self.envs = AsyncVectorEnv(self.factories, context=self.start_method, copy=self.copy)
         self.envs.reset(seed=0)
 
 
@@ -80,7 +84,7 @@ class StableBaselines(Peer):
     def start(self) -> None:
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
-        self.envs = SubprocVecEnv(self.factories, start_method="spawn")
+        self.envs = SubprocVecEnv(self.factories, start_method=self.start_method)
         self.envs.reset()
 
 
@@ -91,7 +95,7 @@ class TianshouSubproc(Peer):
     def start(self) -> None:
         from tianshou.env import SubprocVectorEnv
 
-        multiprocessing.set_start_method("fork")
+        multiprocessing.set_start_method(self.start_method)
         self.envs = SubprocVectorEnv(self.factories)
         self.envs.reset()
 
@@ -103,7 +107,7 @@ class TianshouShmem(Peer):
     def start(self) -> None:
         from tianshou.env import ShmemVectorEnv
 
-        multiprocessing.set_start_method("fork")
+        multiprocessing.set_start_method(self.start_method)
         self.envs = ShmemVectorEnv(self.factories)
         self.envs.reset()
 
@@ -118,7 +122,7 @@ class TorchRL(Peer):
 
         torch.set_num_threads(1)
         self.envs = ParallelEnv(
-            self.num_envs, partial(_torchrl_env, self.workload, self.chunk), mp_start_method="spawn"
+            self.num_envs, partial(_torchrl_env, self.workload, self.chunk), mp_start_method=self.start_method
         )
         self._state = self.envs.reset()
         self._state["action"] = torch.zeros(self.actions.shape)
@@ -135,6 +139,7 @@ def _torchrl_env(workload: str, chunk: int) -> Any:
 
 class RayActors(Peer):
     name = "Ray actors"
+    quiet = False  # its daemons talk to each other
     requirements = (*_BASE, "ray==2.60.0")
 
     def start(self) -> None:
@@ -163,7 +168,7 @@ class PipeAndPickle(Peer):
     name = "pipe and pickle (as LIBERO's SubprocVectorEnv)"
 
     def start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(self.start_method)
         pairs = [context.Pipe() for _ in range(self.num_envs)]
         self._pipes = [ours for ours, _ in pairs]
         self._processes = [
@@ -204,13 +209,15 @@ def _pipe_worker(pipe: Any, factory: Callable[[], Any]) -> None:
 class Manyarms(Peer):
     name = "manyarms"
     settings: ClassVar[dict[str, Any]] = {"copy": False}
+    as_simulator = False
+    """Use what is written as a simulator of ours, not the environment that all others use."""
 
     def start(self) -> None:
         import manyarms
 
         os.environ["WORKLOAD"] = self.workload
-        simulator = workloads.SIMULATORS.get(self.workload, "make_from_environment")
-        self.envs = manyarms.make_vec(f"workloads:{simulator}", self.num_envs, **self.settings)
+        factory = workloads.SIMULATORS[self.workload] if self.as_simulator else "make_from_environment"
+        self.envs = manyarms.make_vec(f"workloads:{factory}", self.num_envs, **self.settings)
         self.envs.reset(seed=0)
         self._step = partial(self.envs.step if self.chunk == 1 else self.envs.step_chunk, self.actions)
 
@@ -226,6 +233,19 @@ class ManyarmsCopy(Manyarms):
 class ManyarmsShared(Manyarms):
     name = "manyarms, 4 rows a worker"
     settings: ClassVar[dict[str, Any]] = {"copy": False, "rows_per_worker": 4}
+    workloads = ("null_state", "null_images")
+
+
+class ManyarmsSimulator(Manyarms):
+    name = "manyarms, a simulator"
+    as_simulator = True
+    workloads = ("null_images", "mujoco")
+
+
+class ManyarmsSharedSimulator(ManyarmsSimulator):
+    name = "manyarms, a simulator, 4 rows a worker"
+    settings: ClassVar[dict[str, Any]] = {"copy": False, "rows_per_worker": 4}
+    workloads = ("null_images",)
 
 
 class ManyarmsReady(Manyarms):
@@ -258,5 +278,6 @@ PEERS: dict[str, type[Peer]] = {
     for peer in (
         *(GymnasiumAsync, GymnasiumAsyncNoCopy, GymnasiumSync, StableBaselines, TianshouSubproc, TianshouShmem),
         *(PipeAndPickle, TorchRL, RayActors, Manyarms, ManyarmsCopy, ManyarmsShared, ManyarmsReady),
+        *(ManyarmsSimulator, ManyarmsSharedSimulator),
     )
 }

@@ -1,14 +1,15 @@
 """Ours against other vector environments: same workloads, same machine, interleaved, medians.
 
-    python benchmarks/vector.py                          # everything; writes docs/benchmarks/vector.{json,md}
-    python benchmarks/vector.py --workloads null_state --repetitions 3 --out .
+    python benchmarks/vector.py                     # everything; writes docs/benchmarks/vector.{json,md,png}
+    python benchmarks/vector.py --cases null_state:8 --peers gymnasium manyarms --rounds 3 --out .
 
-Every measurement is a process of its own, so that no peer sees what another left; repetitions go round the peers in
-turn, so that a machine that slows down slows all of them.
+Every peer is a process of its own. All are started, then measured in turn, round after round, so that a machine that
+slows down slows all of them; the others sleep meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,76 +17,92 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import report
+from peers import PEERS
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "benchmarks"
-MARKERS = ("<!-- benchmarks/vector.py: begin -->", "<!-- benchmarks/vector.py: end -->")
-BASE = "gymnasium AsyncVectorEnv, copy=False"
+_PLOTTING = ("matplotlib==3.11.2",)
+
+#: One that starts more slowly than this is started once only.
+_SLOW_START_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class VectorBenchmark:
     """What to measure."""
 
-    workloads: tuple[str, ...] = ("null_state", "null_images", "busy", "mujoco")
-    """Which environments; see workloads.py."""
+    cases: tuple[str, ...] = ("null_state:8", "null_images:8", "busy:8", "busy:32", "mujoco:2", "mujoco:4")
+    """``<workload>:<environments>``; see workloads.py."""
     peers: tuple[str, ...] = ()
     """Only peers whose name contains one of these; default: all."""
-    num_envs: int = 8
-    """Environments side by side."""
     chunks: tuple[int, ...] = (1, 16)
     """Actions a call; peers other than ours get them through a wrapper."""
-    seconds: float = 2.0
+    seconds: float = 1.5
     """How long each measurement takes, after a warm-up."""
-    repetitions: int = 5
-    """Rounds over all peers; medians are reported."""
+    rounds: int = 5
+    """Medians over these are reported."""
+    startup: int = 16
+    """How many workers to start for the table of start-up times; 0: leave it out."""
     out: Path = DOCS
-    """Where vector.json and vector.md go; the default also renews the README's table."""
+    """Where vector.json, vector.md and vector.png go; the default also renews the README's table."""
 
 
-def measure(peer_name: str, workload: str, num_envs: int, chunk: int, seconds: float) -> dict[str, float]:
-    """Measure one peer in this process."""
-    import psutil
-    from peers import PEERS
+class Broken(Exception):
+    """A peer does not run here."""
 
-    began = time.perf_counter()
-    peer = PEERS[peer_name](workload, num_envs, chunk)
-    peer.start()
-    start_seconds = time.perf_counter() - began
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
 
-    def cpu() -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in processes)
+class Subject:
+    """A peer in its process."""
 
-    warm = time.perf_counter()
-    while time.perf_counter() - warm < min(0.5, seconds / 2):
-        peer.step()
-    latencies: list[float] = []
-    spent = cpu()
-    began = now = time.perf_counter()
-    while now - began < seconds:
-        peer.step()
-        then, now = now, time.perf_counter()
-        latencies.append(now - then)
-    spent = cpu() - spent
-    workers = processes[1:] or processes
-    memory = float(np.mean([getattr(p.memory_full_info(), "pss", 0) or p.memory_info().rss for p in workers]))
-    peer.close()
-    steps = len(latencies) * num_envs * chunk
-    return {
-        "env_steps_per_second": steps / (now - began),
-        "cpu_us_per_env_step": spent / steps * 1e6,
-        "p50_ms": float(np.percentile(latencies, 50)) * 1e3,
-        "p99_ms": float(np.percentile(latencies, 99)) * 1e3,
-        "worker_mb": memory / 1e6,
-        "start_seconds": start_seconds,
-    }
+    def __init__(self, name: str, case: str, chunk: int, seconds: float, start_method: str) -> None:
+        workload, _, num_envs = case.partition(":")
+        path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by close())
+        self._process: Any = subprocess.Popen(
+            [
+                *(interpreter(PEERS[name].requirements), str(HERE / "measure.py"), name, workload),
+                *(num_envs, str(chunk), str(seconds), start_method),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.start_seconds: float = self._hear()["start_seconds"]
+
+    def measure(self) -> dict[str, float]:
+        """Have it step for a while."""
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return {**self._hear(), "start_seconds": self.start_seconds}
+
+    def _hear(self) -> dict[str, float]:
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        self._errors.seek(0)
+        raise Broken(self._errors.read().strip()[-2000:])
+
+    def close(self) -> None:
+        """Let it end, or end it."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
 
 
 def interpreter(requirements: tuple[str, ...]) -> str:
@@ -103,127 +120,96 @@ def interpreter(requirements: tuple[str, ...]) -> str:
     return str(home / "bin/python")
 
 
-def measure_in_a_process(peer: str, workload: str, config: VectorBenchmark, chunk: int) -> dict[str, float]:
-    """Measure one peer in a process of its own."""
-    arguments = [peer, workload, str(config.num_envs), str(chunk), str(config.seconds)]
-    from peers import PEERS
-
-    command = [interpreter(PEERS[peer].requirements), str(HERE / "vector.py"), "--measure", *arguments]
-    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{peer} on {workload}: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def chosen(config: VectorBenchmark, workload: str) -> list[str]:
+    """Return the peers to measure on a workload."""
+    wanted = [name for name in PEERS if not config.peers or any(part in name for part in config.peers)]
+    return [name for name in wanted if workload in PEERS[name].workloads]
 
 
-def run(config: VectorBenchmark) -> dict[str, Any]:
-    """Measure everything; return medians by workload, chunk and peer."""
-    from peers import PEERS
-
-    names = [name for name in PEERS if not config.peers or any(part in name for part in config.peers)]
-    results: dict[str, Any] = {}
-    for workload in config.workloads:
-        for chunk in config.chunks:
-            samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-            for repetition in range(config.repetitions):
-                for name in list(samples):
-                    try:
-                        sample = measure_in_a_process(name, workload, config, chunk)
-                    except RuntimeError as error:
-                        print(f"left out: {error}", file=sys.stderr, flush=True)
-                        del samples[name]
-                        continue
-                    samples[name].append(sample)
-                    print(
-                        f"{workload} K={chunk} {repetition + 1}/{config.repetitions} {name}: "
-                        f"{sample['env_steps_per_second']:,.0f} env-steps/s",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-            results[f"{workload} K={chunk}"] = {
-                name: {key: float(np.median([s[key] for s in found])) for key in found[0]}
-                for name, found in samples.items()
-            }
-    return {
-        "config": {**asdict(config), "out": None},
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
-        "results": results,
-    }
+def compare(config: VectorBenchmark, case: str, chunk: int) -> dict[str, dict[str, Any]]:
+    """Measure all peers on one case; return medians by peer."""
+    names = chosen(config, case.partition(":")[0])
+    samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    loud = [name for name in names if not PEERS[name].quiet]
+    for group in [[name for name in names if name not in loud], *([name] for name in loud)]:
+        with contextlib.ExitStack() as stack:
+            subjects = dict(started(stack, group, case, chunk, config.seconds))
+            for i in range(config.rounds):
+                for name, subject in subjects.items():
+                    samples[name].append(subject.measure())
+                    rate = samples[name][-1]["env_steps_per_second"]
+                    note(f"{case} K={chunk} {i + 1}/{config.rounds} {name}: {rate:,.0f} env-steps/s")
+    return {name: summary(found) for name, found in samples.items() if found}
 
 
-def command_line(config: dict[str, Any]) -> str:
-    """Return the command that measures the same again."""
-    words = ["python benchmarks/vector.py"]
-    for name in ("workloads", "peers", "num_envs", "chunks", "seconds", "repetitions"):
-        value = config[name]
-        if value:
-            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
-    return " ".join(words)
+def started(
+    stack: contextlib.ExitStack, names: list[str], case: str, chunk: int, seconds: float
+) -> Iterator[tuple[str, Subject]]:
+    """Start peers one after the other; those that do not run here are left out, and named."""
+    for name in names:
+        try:
+            subject = Subject(name, case, chunk, seconds, "fork")
+        except Broken as error:
+            note(f"left out: {name} on {case}: {error}")
+            continue
+        stack.callback(subject.close)
+        yield name, subject
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """Return the tables for the documentation."""
-    config, machine = report["config"], report["machine"]
-    lines = [
-        "# Vector environments compared",
-        "",
-        f"{config['num_envs']} environments on {machine['cpus']} cores, Python {machine['python']}; medians of "
-        f"{config['repetitions']} interleaved rounds of {config['seconds']:g} s, each in a process of its own. What "
-        "the workloads do is in `benchmarks/README.md`. Absolute figures move from machine to machine: compare the "
-        "ratios. For chunks, peers get a wrapper whose step takes K actions. Made with:",
-        "",
-        f"    {command_line(config)}",
-    ]
-    for title, peers in report["results"].items():
-        base = peers.get(BASE, next(iter(peers.values())))["env_steps_per_second"]
-        lines += ["", f"## {title.replace(' K=', ', K = ')}", ""]
-        lines += ["| | env-steps/s | ratio | CPU µs per env-step | call p50 / p99 ms | MB a worker | start s |"]
-        lines += ["|---|---:|---:|---:|---:|---:|---:|"]
-        for name, m in sorted(peers.items(), key=lambda item: -item[1]["env_steps_per_second"]):
-            speed = m["env_steps_per_second"]
-            label = f"**{name}**" if name.startswith("manyarms") else name
-            lines.append(
-                f"| {label} | {speed:,.0f} | {speed / base:.2f} | {m['cpu_us_per_env_step']:.1f} | "
-                f"{m['p50_ms']:.3f} / {m['p99_ms']:.3f} | {m['worker_mb']:.0f} | {m['start_seconds']:.2f} |"
-            )
-    return "\n".join(lines) + "\n"
+def summary(samples: list[dict[str, float]]) -> dict[str, Any]:
+    medians = {key: float(np.median([sample[key] for sample in samples])) for key in samples[0]}
+    return {**medians, "rounds": [round(sample["env_steps_per_second"], 1) for sample in samples]}
 
 
-def readme_table(report: dict[str, Any]) -> str:
-    """Return the few lines of the README: ours as ratios to Gymnasium's."""
-    ours = {"manyarms": "one row a worker", "manyarms, 4 rows a worker": "four rows a worker"}
-    lines = ["| | " + " | ".join(ours.values()) + " |", "|---|" + "---:|" * len(ours)]
-    for title, peers in report["results"].items():
-        base = peers[BASE]["env_steps_per_second"]
-        ratios = [f"{peers[name]['env_steps_per_second'] / base:.1f} ×" for name in ours]
-        lines.append(f"| `{title.replace(' K=', '`, K = ')} | " + " | ".join(ratios) + " |")
-    return "\n".join(lines) + "\n"
+def compare_startup(config: VectorBenchmark) -> dict[str, list[float]]:
+    """Time the start of many workers in clean processes; gymnasium's default, a fork of the caller, for comparison."""
+    case = f"null_state:{config.startup}"
+    methods = {name: "spawn" for name in chosen(config, "null_state") if "SyncVectorEnv" not in name}
+    seconds: dict[str, list[float]] = {}
+    for _ in range(config.rounds):
+        for name, method in methods.items():
+            if seconds.get(name, [0.0])[0] > _SLOW_START_SECONDS:
+                continue
+            try:
+                subject = Subject(name, case, 1, config.seconds, method)
+            except Broken as error:
+                note(f"left out: start of {name}: {error}")
+                continue
+            subject.close()
+            seconds.setdefault(name, []).append(subject.start_seconds)
+            note(f"start of {config.startup}: {name}: {subject.start_seconds:.2f} s")
+    return seconds
 
 
-def update_readme(path: Path, report: dict[str, Any]) -> None:
-    """Put the table between the README's markers."""
-    before, _, rest = path.read_text().partition(MARKERS[0])
-    after = rest.partition(MARKERS[1])[2]
-    path.write_text(f"{before}{MARKERS[0]}\n{readme_table(report)}{MARKERS[1]}{after}")
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Measure and write the report, or be one measurement."""
-    if sys.argv[1:2] == ["--measure"]:
-        name, workload, num_envs, chunk, seconds = sys.argv[2:]
-        print(json.dumps(measure(name, workload, int(num_envs), int(chunk), float(seconds))))
-        return
-    import tyro  # only where a person types
+    """Measure and write the report."""
+    import tyro
 
     config = tyro.cli(VectorBenchmark)
-    report = run(config)
+    for requirements in {
+        PEERS[name].requirements for case in config.cases for name in chosen(config, case.split(":")[0])
+    }:
+        interpreter(requirements)  # installing is not measuring
+    found = {
+        "config": {**asdict(config), "out": None},
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
+        "results": {case: {str(k): compare(config, case, k) for k in config.chunks} for case in config.cases},
+        "startup": compare_startup(config) if config.startup else {},
+    }
     config.out.mkdir(parents=True, exist_ok=True)
-    (config.out / "vector.json").write_text(json.dumps(report, indent=2) + "\n")
-    (config.out / "vector.md").write_text(markdown(report))
+    source = config.out / "vector.json"
+    source.write_text(json.dumps(found, indent=2) + "\n")
+    (config.out / "vector.md").write_text(report.markdown(found))
+    subprocess.run(
+        [interpreter(_PLOTTING), str(HERE / "plot.py"), str(source), str(config.out / "vector.png")], check=True
+    )
     if config.out == DOCS:
-        update_readme(HERE.parent / "README.md", report)
-    print(markdown(report))
+        report.update_readme(HERE.parent / "README.md", found)
+    print(report.markdown(found))
 
 
 if __name__ == "__main__":

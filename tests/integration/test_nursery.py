@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import psutil
@@ -28,7 +29,7 @@ def test_workers_are_forked_from_one_process_and_lead_groups_of_their_own() -> N
 
 
 @pytest.mark.parametrize(("simulator", "settings"), [("standins", {"start_method": "spawn"}), ("threaded", {})])
-def test_workers_can_start_by_themselves(simulator: str, settings: dict[str, str]) -> None:
+def test_workers_can_start_by_themselves(simulator: str, settings: dict[str, Any]) -> None:
     """When asked to, and where a thread would not survive the fork."""
     with manyarms.make_vec(f"{simulator}:Sleeper", 2, **settings) as envs:
         assert parents(envs) == {os.getpid()}

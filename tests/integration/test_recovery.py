@@ -278,7 +278,9 @@ def test_nothing_is_left_however_the_main_process_goes(what: str, signals: list[
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 3
     time.sleep(0.3)
-    pids += [child.pid for child in psutil.Process(process.pid).children(recursive=True) if what not in ("exit", "raise")]
+    pids += [
+        child.pid for child in psutil.Process(process.pid).children(recursive=True) if what not in ("exit", "raise")
+    ]
     for number in signals:
         process.send_signal(number)
     process.wait(timeout=30)

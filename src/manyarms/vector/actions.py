@@ -85,7 +85,9 @@ class ActionWriter:
             ) from None
         low, high = self._bounds[name]
         if leading:
-            low, high = low[rows][:, None], high[rows][:, None]
+            low, high = (
+                (low[:, None], high[:, None]) if isinstance(rows, slice) else (low[rows, None], high[rows, None])
+            )
         if in_range(target, low, high):
             return
         if self._mode == "clip" and (target.dtype.kind != "f" or np.isfinite(target).all()):

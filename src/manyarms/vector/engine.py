@@ -39,7 +39,8 @@ class Engine:
         self.status = self.arena.array("status")
         self._status_words = [self.arena.words("status", row) for row in range(rows)]
         self._status_memory = self.arena.region("status")
-        self._nothing_to_tell = w.status_bytes(num_steps=1) * rows
+        self._plain_length = 0
+        self._plain_status = b""
         self._post = Post(self.arena, supervisor.workers, supervisor.bell_fd)
         self.control = self._post.control
         self._poll = supervisor.poll
@@ -90,8 +91,9 @@ class Engine:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def step_all(self) -> bool:
-        """Have every row take the actions that lie in the arena, and wait; True when no row has anything else to tell.
+    def step_all(self, length: int) -> bool:
+        """Have every row take the actions that lie in the arena, and wait; True when all took all `length` of them and
+        none has anything else to tell.
 
         The usual case of `step`, `collect_all` and reading the status, at a third of their cost.
         """
@@ -101,7 +103,10 @@ class Engine:
             return False
         post.send_step_to_all()
         heard = post.hear_all(self._poll, self.health.check_every)
-        if heard and self._status_memory.tobytes() == self._nothing_to_tell:
+        if self._plain_length != length:
+            self._plain_length = length
+            self._plain_status = w.status_bytes(num_steps=length) * len(self.state)
+        if heard and self._status_memory.tobytes() == self._plain_status:
             post.accept_all()
             return True
         self._take_in(post.accept())

@@ -152,7 +152,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if not self._sent_all_cameras or self._sent_mode != self._mode:
             self._prepare(None, self._mode)
         self._uncertain = True  # unless the call comes to its end
-        plain = self._engine.step_all()
+        plain = self._engine.step_all(1)
         rewards = self._results.first_rewards.copy()
         if plain:
             self._uncertain = False
@@ -189,14 +189,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """
         profiler = self.profiler
         began = profiler.begin() if profiler else None
-        self._check_ready_to_step()
+        if self._uncertain:
+            self._check_ready_to_step()
         length = self._actions.write_chunk(slice(None), actions, self.config.max_chunk)
         if self._sent_length != length:
             self._control[:, w.NUM_ACTIONS] = length
             self._sent_length = length
-        self._prepare(cameras, self._mode)
-        self._engine.step_all()
-        timing = self._finish_timing(began, self._all_rows)
+        if cameras is not None or not self._sent_all_cameras or self._sent_mode != self._mode:
+            self._prepare(cameras, self._mode)
+        self._uncertain = True  # unless the call comes to its end
+        plain = self._engine.step_all(length)
+        timing = self._finish_timing(began, self._all_rows) if profiler else None
+        if plain:
+            self._uncertain = False
+            return self._results.plain_chunk(self._all_rows, length, timing)
         chunk = self._results.chunk(self._all_rows, length, None, timing)
         self._note_ends(chunk.ended, chunk.aborted)
         if self._mode == w.SAME_STEP and chunk.aborted.any():

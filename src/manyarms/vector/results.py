@@ -69,6 +69,23 @@ class ResultReader:
             timing=timing,
         )
 
+    def plain_chunk(self, rows: np.ndarray, length: int, timing: ChunkTiming | None) -> Chunk:
+        """Return what all rows brought back when each ran `length` steps and has nothing else to tell."""
+        nothing = np.zeros((4, len(rows)), bool)
+        return Chunk(
+            rows=rows,
+            observations=self.observations(),
+            rewards=self._rewards[:, :length].copy(),
+            num_steps=np.full(len(rows), length, np.int32),
+            terminated=nothing[0],
+            truncated=nothing[1],
+            aborted=nothing[2],
+            success=nothing[3],
+            infos={},
+            frames={name: [ring[row, :0].copy() for row in rows] for name, ring in self._frames.items()},
+            timing=timing,
+        )
+
     def infos(self, rows: np.ndarray, status: np.ndarray, only: Iterable[int] | None = None) -> dict[str, Any]:
         """Return the infos of `rows`, of which those not in `only` have nothing new to say."""
         if not status[:, w.INFO_BYTES : w.REPLY + 1].any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -123,15 +124,17 @@ class Port:
     def report_steps(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
         """Write what the actions did; rewards after the end are zero."""
         count = len(rewards)
-        for i in range(count):
-            self.rewards[i] = rewards[i]
+        self.rewards[:count] = array("d", rewards)
         for i in range(count, self.control[w.NUM_ACTIONS]):
             self.rewards[i] = 0.0
         status = self.status
         status[w.NUM_STEPS] = count
-        status[w.SUCCESS] = bool(success)
-        status[w.TERMINATED] = bool(terminated)
-        status[w.TRUNCATED] = bool(truncated)
+        if success:
+            status[w.SUCCESS] = 1
+        if terminated:
+            status[w.TERMINATED] = 1
+        if truncated:
+            status[w.TRUNCATED] = 1
 
     def report_info(self, info: Mapping[str, Any]) -> None:
         """Write an info: declared fields as they are, the rest as JSON, or as a frame when it does not fit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from ..simulators.base import Simulator
 from . import words as w
@@ -108,26 +108,26 @@ class Row:
         self._finish(cameras, watch, w.SIM)
 
     def _run_actions(self, cameras: Any) -> None:
-        port, simulator, watch = self.port, self.simulator, self.watch
-        step, limit, steps = simulator.step, self.limit, self.steps
+        port, step, limit, steps = self.port, self.simulator.step, self.limit, self.steps
         actions = port.take_actions()
-        rewards = []
+        told = len(actions) - 1 if self._expects else -1
+        watched = port.control[w.RENDER_EVERY] if port.films else 0
+        rewards: List[float] = []
         success = terminated = truncated = False
-        last = len(actions) - 1
-        watched = port.control[w.RENDER_EVERY]
-        for i, action in enumerate(actions):
-            if self._expects:
-                self._tell(cameras if i == last or (watched and (i + 1) % watched == 0) else ())
+        for action in actions:
+            if told >= 0:
+                self._tell(cameras if len(rewards) == told or _is_watched(len(rewards) + 1, watched) else ())
             reward, succeeded, terminated, truncated = step(action)
             rewards.append(reward)
-            success = success or succeeded
             steps += 1
-            if limit and steps >= limit:
+            if succeeded:
+                success = True
+            if steps == limit:
                 truncated = True
             if terminated or truncated:
                 break
-            if watched and i != last:
-                self._film(i + 1, cameras, watch)
+            if watched and len(rewards) < len(actions):
+                self._film(len(rewards), cameras, self.watch)
         self.steps = steps
         self.ended = bool(terminated or truncated)
         port.report_steps(rewards, success, terminated, truncated)
@@ -203,6 +203,10 @@ def call_simulator(simulator: Any, method: str, args: Any, kwargs: Dict[str, Any
     if hasattr(simulator, "call"):
         return simulator.call(method, *args, **kwargs)
     raise AttributeError("%s has neither a method nor an attribute %r" % (type(simulator).__name__, method))
+
+
+def _is_watched(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _overrides(simulator: Any, method: str) -> bool:
