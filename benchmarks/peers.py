@@ -168,7 +168,7 @@ class PipeAndPickle(Peer):
     name = "pipe and pickle (as LIBERO's SubprocVectorEnv)"
 
     def start(self) -> None:
-        context = multiprocessing.get_context(self.start_method)
+        context: Any = multiprocessing.get_context(self.start_method)
         pairs = [context.Pipe() for _ in range(self.num_envs)]
         self._pipes = [ours for ours, _ in pairs]
         self._processes = [

@@ -51,6 +51,8 @@ class VectorBenchmark:
     """Medians over these are reported."""
     startup: int = 16
     """How many workers to start for the table of start-up times; 0: leave it out."""
+    plot: bool = True
+    """Draw the figure, with a matplotlib that is installed for it."""
     out: Path = DOCS
     """Where vector.json, vector.md and vector.png go; the default also renews the README's table."""
 
@@ -148,12 +150,17 @@ def started(
     """Start peers one after the other; those that do not run here are left out, and named."""
     for name in names:
         try:
-            subject = Subject(name, case, chunk, seconds, "fork")
+            subject = Subject(name, case, chunk, seconds, start_method(case))
         except Broken as error:
             note(f"left out: {name} on {case}: {error}")
             continue
         stack.callback(subject.close)
         yield name, subject
+
+
+def start_method(case: str) -> str:
+    """Return how peers start their processes: as by default, but for rendering, where a forked process may hang."""
+    return "spawn" if case.startswith("mujoco") else "fork"
 
 
 def summary(samples: list[dict[str, float]]) -> dict[str, Any]:
@@ -204,9 +211,9 @@ def main() -> None:
     source = config.out / "vector.json"
     source.write_text(json.dumps(found, indent=2) + "\n")
     (config.out / "vector.md").write_text(report.markdown(found))
-    subprocess.run(
-        [interpreter(_PLOTTING), str(HERE / "plot.py"), str(source), str(config.out / "vector.png")], check=True
-    )
+    if config.plot:
+        command = [interpreter(_PLOTTING), str(HERE / "plot.py"), str(source), str(config.out / "vector.png")]
+        subprocess.run(command, check=True)
     if config.out == DOCS:
         report.update_readme(HERE.parent / "README.md", found)
     print(report.markdown(found))

@@ -9,7 +9,7 @@ together derives from `LockstepSimulator` instead.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -171,6 +171,24 @@ class StepResult(NamedTuple):
     """The simulator ended the episode by a clock of its own; time limits given to us are kept by the worker."""
 
 
+#: What a chunk did: the reward of each action taken, success in any of them, and how the last one ended.
+ChunkResult = Tuple[List[float], bool, bool, bool]
+
+
+def run_chunk(step: Callable[[Any], StepResult], actions: Sequence[Any]) -> ChunkResult:
+    """Step through actions, up to the first that ends the episode."""
+    rewards: List[float] = []
+    success = terminated = truncated = False
+    for action in actions:
+        reward, succeeded, terminated, truncated = step(action)
+        rewards.append(reward)
+        if succeeded:
+            success = True
+        if terminated or truncated:
+            break
+    return rewards, success, terminated, truncated
+
+
 class Start(NamedTuple):
     """How an episode begins."""
 
@@ -206,6 +224,13 @@ class Simulator:
     def step(self, action: Any) -> StepResult:
         """Apply one action for one control period."""
         raise TypeError("%s has no step()" % type(self).__name__)
+
+    def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
+        """Apply actions one after the other, up to the first that ends the episode.
+
+        Override it where a loop of your own is faster. Not called when steps inside the chunk are filmed.
+        """
+        return run_chunk(self.step, actions)
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         """Write the observation into `out` in place; render only `cameras`."""
@@ -342,6 +367,7 @@ def _put_checked(out: Mapping[str, np.ndarray], name: str, array: np.ndarray, ta
 
 __all__ = [
     "LENGTH_SUFFIX",
+    "ChunkResult",
     "Field",
     "LockstepSimulator",
     "ObservationMismatch",

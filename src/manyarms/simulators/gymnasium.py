@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .base import Field, Simulator, Spec, SpecError, StepResult, Task, put
+from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, put
 
 #: The camera that stands for ``env.render()``.
 RENDER = "render"
@@ -104,14 +104,21 @@ class GymnasiumSimulator(Simulator):
     def step(self, action: Any) -> StepResult:
         self._observation, reward, terminated, truncated, info = self.env.step(action)
         self._info = info
-        success = False
-        if info:
-            for key in _SUCCESS_KEYS:
-                if key in info:
-                    success = bool(np.all(info[key]))
-                    break
         # A plain tuple is half the cost of a StepResult, and this line runs once a step.
-        return reward, success, terminated, truncated  # type: ignore[return-value]
+        return reward, bool(info) and succeeded(info), terminated, truncated  # type: ignore[return-value]
+
+    def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
+        step = self.env.step
+        rewards: List[float] = []
+        success = terminated = truncated = False
+        for action in actions:
+            self._observation, reward, terminated, truncated, self._info = result = step(action)
+            rewards.append(reward)
+            if result[4] and succeeded(result[4]):
+                success = True
+            if terminated or truncated:
+                break
+        return rewards, success, terminated, truncated
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         if out is not self._aimed_at:
@@ -149,6 +156,14 @@ class GymnasiumSimulator(Simulator):
 
     def close(self) -> None:
         self.env.close()
+
+
+def succeeded(info: Dict[str, Any]) -> bool:
+    """Tell whether an info says that the task is done."""
+    for key in _SUCCESS_KEYS:
+        if key in info:
+            return bool(np.all(info[key]))
+    return False
 
 
 class UnknownTask(LookupError):

@@ -28,14 +28,11 @@ class ActionWriter:
 
     def write_step(self, actions: Any) -> None:
         """Write one action for every row."""
-        if self._bare:
-            self._write("", self._whole[""], actions, slice(None), 0)
-            return
-        for name, values in self._parts(actions).items():
-            self._write(name, self._whole[name], values, slice(None), 0)
+        for name, values in (self._parts(actions) if not self._bare else {"": actions}).items():
+            self._write(name, self._whole[name], values, *self._bounds[name])
 
-    def write_chunk(self, rows: np.ndarray | slice, actions: Any, max_chunk: int) -> int:
-        """Write K actions for each of `rows`; return K."""
+    def write_chunk(self, rows: np.ndarray | None, actions: Any, max_chunk: int) -> int:
+        """Write K actions for each of `rows` (None: all); return K."""
         parts = {"": actions} if self._bare else self._parts(actions)
         length = 0
         for name, given in parts.items():
@@ -52,12 +49,13 @@ class ActionWriter:
                     f"a chunk of {length} actions was sent; this environment takes 1 to {max_chunk}",
                     do=f"make_vec(…, max_chunk={max(length, 1)})",
                 )
-            if isinstance(rows, slice):
-                self._write(name, self._arrays[name][:, :length], values, rows, 1)
+            low, high = self._bounds[name]
+            if rows is None:
+                self._write(name, self._arrays[name][:, :length], values, low[:, None], high[:, None])
             else:
                 # A gathered copy is checked first and scattered after, so that other rows' actions stay untouched.
                 target = np.empty((len(rows), *values.shape[1:2], *field.shape), field.dtype)
-                self._write(name, target, values, rows, 1)
+                self._write(name, target, values, low[rows, None], high[rows, None], rows)
                 self._arrays[name][rows, :length] = target
         return length
 
@@ -70,7 +68,15 @@ class ActionWriter:
             )
         return parts
 
-    def _write(self, name: str, target: np.ndarray, values: Any, rows: Any, leading: int) -> None:
+    def _write(
+        self,
+        name: str,
+        target: np.ndarray,
+        values: Any,
+        low: np.ndarray,
+        high: np.ndarray,
+        rows: np.ndarray | None = None,
+    ) -> None:
         """Cast `values` into `target`, clip or refuse what is out of range."""
         if type(values) is not np.ndarray:
             values = _as_array(name, values)
@@ -83,11 +89,6 @@ class ActionWriter:
                 f"{_what(name)} is {values.dtype}, which cannot become {target.dtype} without loss",
                 do=f"convert it: actions.astype(numpy.{target.dtype})",
             ) from None
-        low, high = self._bounds[name]
-        if leading:
-            low, high = (
-                (low[:, None], high[:, None]) if isinstance(rows, slice) else (low[rows, None], high[rows, None])
-            )
         if in_range(target, low, high):
             return
         if self._mode == "clip" and (target.dtype.kind != "f" or np.isfinite(target).all()):
@@ -95,14 +96,16 @@ class ActionWriter:
         else:
             self._refuse(name, target, low, high, rows)
 
-    def _refuse(self, name: str, target: np.ndarray, low: np.ndarray, high: np.ndarray, rows: Any) -> None:
+    def _refuse(
+        self, name: str, target: np.ndarray, low: np.ndarray, high: np.ndarray, rows: np.ndarray | None
+    ) -> None:
         """Say which action is out of range, unless that is allowed."""
         finite = np.isfinite(target)
         if finite.all() and self._mode == "ignore":
             return
         bad = ~finite if not finite.all() else (target < low) | (target > high)
         where = tuple(int(i) for i in np.argwhere(bad)[0])
-        row = where[0] if isinstance(rows, slice) else int(rows[where[0]])
+        row = where[0] if rows is None else int(rows[where[0]])
         value = target[where]
         place = f"row {row}" + (f", element {list(where[1:])}" if where[1:] else "")
         if not finite.all():

@@ -191,7 +191,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         began = profiler.begin() if profiler else None
         if self._uncertain:
             self._check_ready_to_step()
-        length = self._actions.write_chunk(slice(None), actions, self.config.max_chunk)
+        length = self._actions.write_chunk(None, actions, self.config.max_chunk)
         if self._sent_length != length:
             self._control[:, w.NUM_ACTIONS] = length
             self._sent_length = length

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional
+from functools import partial
+from typing import Any, Callable, Dict, Optional
 
-from ..simulators.base import Simulator
+from ..simulators.base import ChunkResult, Simulator, StepResult, run_chunk
 from . import words as w
 from .port import ONE_STEP, Port, Stopwatch
 
@@ -26,6 +27,9 @@ class Row:
         self.ended = True
         self._expects = _overrides(simulator, "expect")
         plain = not (profile or self._expects or port.films)
+        self._step_through: Callable[[Any], ChunkResult] = getattr(
+            simulator, "step_chunk", partial(run_chunk, simulator.step)
+        )
         self.step: Callable[[], None] = self._one_step() if plain else self._step_chunk
 
     def reset(self, start: Dict[str, Any]) -> None:
@@ -108,29 +112,36 @@ class Row:
         self._finish(cameras, watch, w.SIM)
 
     def _run_actions(self, cameras: Any) -> None:
-        port, step, limit, steps = self.port, self.simulator.step, self.limit, self.steps
+        port, limit = self.port, self.limit
         actions = port.take_actions()
-        told = len(actions) - 1 if self._expects else -1
-        watched = port.control[w.RENDER_EVERY] if port.films else 0
-        rewards: List[float] = []
-        success = terminated = truncated = False
-        for action in actions:
-            if told >= 0:
-                self._tell(cameras if len(rewards) == told or _is_watched(len(rewards) + 1, watched) else ())
-            reward, succeeded, terminated, truncated = step(action)
-            rewards.append(reward)
-            steps += 1
-            if succeeded:
-                success = True
-            if steps == limit:
-                truncated = True
-            if terminated or truncated:
-                break
-            if watched and len(rewards) < len(actions):
-                self._film(len(rewards), cameras, self.watch)
-        self.steps = steps
+        if limit:
+            actions = actions[: limit - self.steps]
+        if self._expects or port.films:
+            rewards, success, terminated, truncated = self._run_watched(actions, cameras)
+        else:
+            rewards, success, terminated, truncated = self._step_through(actions)
+        self.steps += len(rewards)
+        truncated = truncated or self.steps == limit
         self.ended = bool(terminated or truncated)
         port.report_steps(rewards, success, terminated, truncated)
+
+    def _run_watched(self, actions: Any, cameras: Any) -> ChunkResult:
+        """Run a chunk whose steps are filmed, or whose simulator wants to know which will be observed."""
+        every, count = self.port.control[w.RENDER_EVERY], len(actions)
+        taken = 0
+
+        def step(action: Any) -> StepResult:
+            nonlocal taken
+            taken += 1
+            watched = every > 0 and taken % every == 0
+            if self._expects:
+                self._tell(cameras if taken == count or watched else ())
+            result = self.simulator.step(action)
+            if watched and taken < count and not (result[2] or result[3]):
+                self._film(taken, cameras, self.watch)
+            return result
+
+        return run_chunk(step, actions)
 
     def _tell(self, cameras: Any) -> None:
         began = time.perf_counter()
@@ -203,10 +214,6 @@ def call_simulator(simulator: Any, method: str, args: Any, kwargs: Dict[str, Any
     if hasattr(simulator, "call"):
         return simulator.call(method, *args, **kwargs)
     raise AttributeError("%s has neither a method nor an attribute %r" % (type(simulator).__name__, method))
-
-
-def _is_watched(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
 
 
 def _overrides(simulator: Any, method: str) -> bool:
