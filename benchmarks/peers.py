@@ -67,6 +67,15 @@ class GymnasiumAsyncNoCopy(GymnasiumAsync):
     copy = False
 
 
+class GymnasiumSpawned(GymnasiumAsyncNoCopy):
+    name = "gymnasium AsyncVectorEnv, copy=False, spawned"
+    workloads = ("null_state", "null_images")
+
+    def start(self) -> None:
+        self.start_method = "spawn"
+        super().start()
+
+
 class GymnasiumSync(Peer):
     name = "gymnasium SyncVectorEnv (no processes)"
 
@@ -276,7 +285,15 @@ class ManyarmsReady(Manyarms):
 PEERS: dict[str, type[Peer]] = {
     peer.name: peer
     for peer in (
-        *(GymnasiumAsync, GymnasiumAsyncNoCopy, GymnasiumSync, StableBaselines, TianshouSubproc, TianshouShmem),
+        *(
+            GymnasiumAsync,
+            GymnasiumAsyncNoCopy,
+            GymnasiumSpawned,
+            GymnasiumSync,
+            StableBaselines,
+            TianshouSubproc,
+            TianshouShmem,
+        ),
         *(PipeAndPickle, TorchRL, RayActors, Manyarms, ManyarmsCopy, ManyarmsShared, ManyarmsReady),
         *(ManyarmsSimulator, ManyarmsSharedSimulator),
     )

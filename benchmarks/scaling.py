@@ -2,19 +2,22 @@
 
     python benchmarks/scaling.py --workers 1 2 4 8 16
 
-Efficiency is the throughput of n workers over n times that of one. The work of a step is fixed (so many additions), not
-its time, so workers that get in each other's way show.
+Three ways, measured in turn, round after round: `bare` is processes that do nothing but the same work, each by itself,
+which is what the machine can give; `step` waits for all rows at every call; `recv` sends each row on as soon as it is
+back. Efficiency is the throughput of n workers over n times that of one; `of bare` is over that of n bare processes.
+The work of a step is fixed (so many additions), not its time, so workers that get in each other's way show.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,12 +64,35 @@ def calibrate(seconds: float) -> int:
         additions *= 2
 
 
-def throughput(workers: int, chunk: int, additions: int, seconds: float) -> float:
-    """Return env-steps per second."""
+def _labour(additions: int, seconds: float, barrier: Any, counts: Any, index: int) -> None:
+    for _ in range(3):
+        work(additions)
+    barrier.wait()
+    began = time.perf_counter()
+    count = 0
+    while time.perf_counter() - began < seconds:
+        work(additions)
+        count += 1
+    counts[index] = count / (time.perf_counter() - began)
+
+
+def bare(workers: int, chunk: int, additions: int, seconds: float) -> float:
+    """Return what processes without any coordination do."""
+    context = multiprocessing.get_context("fork")
+    barrier, counts = context.Barrier(workers), context.Array("d", workers, lock=False)
+    processes = [context.Process(target=_labour, args=(additions, seconds, barrier, counts, i)) for i in range(workers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return sum(counts)
+
+
+def step(workers: int, chunk: int, additions: int, seconds: float) -> float:
+    """Return env-steps per second when every call waits for all."""
     with manyarms.make_vec(Worker, workers, additions=additions, copy=False) as envs:
         envs.reset(seed=0)
-        shape = (workers, chunk, 8)
-        actions = np.zeros(shape, np.float32)
+        actions = np.zeros((workers, chunk, 8), np.float32)
         for _ in range(3):
             envs.step_chunk(actions)
         began = time.perf_counter()
@@ -75,6 +101,32 @@ def throughput(workers: int, chunk: int, additions: int, seconds: float) -> floa
             envs.step_chunk(actions)
             calls += 1
         return calls * workers * chunk / (time.perf_counter() - began)
+
+
+def recv(workers: int, chunk: int, additions: int, seconds: float) -> float:
+    """Return env-steps per second when each row goes on as soon as it is back."""
+    with manyarms.make_vec(Worker, workers, additions=additions, copy=False) as envs:
+        rows = np.arange(workers)
+        actions = np.zeros((workers, chunk, 8), np.float32)
+        envs.begin(rows, manyarms.EpisodeId(seed=0))
+        envs.recv(min_rows=workers)
+        envs.send(rows, actions)
+        for _ in range(3 * workers):
+            _serve(envs, actions)
+        began = time.perf_counter()
+        done = 0
+        while time.perf_counter() - began < seconds:
+            done += _serve(envs, actions)
+        return done * chunk / (time.perf_counter() - began)
+
+
+def _serve(envs: manyarms.VectorEnv, actions: np.ndarray) -> int:
+    rows = envs.recv().rows
+    envs.send(rows, actions[: len(rows)])
+    return len(rows)
+
+
+WAYS: dict[str, Callable[[int, int, int, float], float]] = {"bare": bare, "step": step, "recv": recv}
 
 
 def main() -> None:
@@ -87,20 +139,37 @@ def main() -> None:
     parser.add_argument("--json", default="")
     arguments = parser.parse_args()
     additions = calibrate(arguments.step_ms / 1e3)
-    samples: dict[tuple[int, int], list[float]] = {}
+    samples: dict[tuple[str, int, int], list[float]] = {}
     for _ in range(arguments.repetitions):
         for chunk in arguments.chunks:
             for workers in arguments.workers:
-                speed = throughput(workers, chunk, additions, arguments.seconds)
-                samples.setdefault((chunk, workers), []).append(speed)
+                for way, measure in WAYS.items():
+                    speed = measure(workers, chunk, additions, arguments.seconds)
+                    samples.setdefault((way, chunk, workers), []).append(speed)
     print(f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {arguments.step_ms:g} ms of computing a step")
     results = []
-    for (chunk, workers), speeds in samples.items():
-        base = statistics.median(samples[chunk, arguments.workers[0]]) / arguments.workers[0]
+    for (way, chunk, workers), speeds in sorted(samples.items()):
+        first = arguments.workers[0]
         speed = statistics.median(speeds)
-        efficiency = speed / workers / base
-        results.append({"chunk": chunk, "workers": workers, "env_steps_per_second": speed, "efficiency": efficiency})
-        print(f"K={chunk:<3} {workers:>3} workers  {speed:>9,.0f} env-steps/s  efficiency {100 * efficiency:5.1f} %")
+        efficiency = speed / workers / (statistics.median(samples[way, chunk, first]) / first)
+        # Of the same round: a machine that is shared changes its mind from round to round.
+        of_bare = statistics.median(
+            mine / its for mine, its in zip(speeds, samples["bare", chunk, workers], strict=True)
+        )
+        results.append(
+            {
+                "way": way,
+                "chunk": chunk,
+                "workers": workers,
+                "env_steps_per_second": speed,
+                "efficiency": efficiency,
+                "of_bare": of_bare,
+            }
+        )
+        print(
+            f"{way:4} K={chunk:<3} {workers:>3} workers  {speed:>9,.0f} env-steps/s  "
+            f"efficiency {100 * efficiency:5.1f} %  of bare {100 * of_bare:5.1f} %"
+        )
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=2)

@@ -31,6 +31,8 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "benchmarks"
 _PLOTTING = ("matplotlib==3.11.2",)
 
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 #: One that starts more slowly than this is started once only.
 _SLOW_START_SECONDS = 10.0
 
@@ -51,6 +53,8 @@ class VectorBenchmark:
     """Medians over these are reported."""
     startup: int = 16
     """How many workers to start for the table of start-up times; 0: leave it out."""
+    merge: bool = False
+    """Keep what vector.json holds on other cases and chunks, and the start-up times unless they are measured anew."""
     plot: bool = True
     """Draw the figure, with a matplotlib that is installed for it."""
     out: Path = DOCS
@@ -73,7 +77,7 @@ class Subject:
                 *(interpreter(PEERS[name].requirements), str(HERE / "measure.py"), name, workload),
                 *(num_envs, str(chunk), str(seconds), start_method),
             ],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
+            env={"MUJOCO_GL": "osmesa", **os.environ, **_ONE_THREAD, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -201,14 +205,21 @@ def main() -> None:
         PEERS[name].requirements for case in config.cases for name in chosen(config, case.split(":")[0])
     }:
         interpreter(requirements)  # installing is not measuring
-    found = {
-        "config": {**asdict(config), "out": None},
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
-        "results": {case: {str(k): compare(config, case, k) for k in config.chunks} for case in config.cases},
-        "startup": compare_startup(config) if config.startup else {},
-    }
-    config.out.mkdir(parents=True, exist_ok=True)
     source = config.out / "vector.json"
+    found: dict[str, Any] = {
+        "config": {**asdict(config), "out": None, "merge": None},
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
+        "results": {},
+        "startup": {},
+    }
+    if config.merge:
+        found = json.loads(source.read_text())
+    for case in config.cases:
+        for chunk in config.chunks:
+            found["results"].setdefault(case, {})[str(chunk)] = compare(config, case, chunk)
+    if config.startup:
+        found["startup"] = compare_startup(config)
+    config.out.mkdir(parents=True, exist_ok=True)
     source.write_text(json.dumps(found, indent=2) + "\n")
     (config.out / "vector.md").write_text(report.markdown(found))
     if config.plot:

@@ -111,19 +111,15 @@ SCENE = f"""
 
 
 class _Scene:
-    """A real scene: seven joints, three boxes, two 128x128 cameras rendered in software, 20 steps a second."""
+    """A real scene: seven joints, three boxes, two 128x128 cameras, as MuJoCo renders by default."""
 
     def __init__(self) -> None:
         os.environ.setdefault("MUJOCO_GL", "osmesa")
         mujoco: Any = importlib.import_module("mujoco")
         self._mujoco = mujoco
         self.model = mujoco.MjModel.from_xml_string(SCENE)
-        self.model.vis.quality.offsamples = 0
-        self.model.vis.quality.shadowsize = 0
         self.data = mujoco.MjData(self.model)
         self.renderer = mujoco.Renderer(self.model, 128, 128)
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-            self.renderer.scene.flags[flag] = 0
 
     def reset(self) -> None:
         self._mujoco.mj_resetData(self.model, self.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -426,3 +427,13 @@ class Dice(Sleeper):
 
     def variable(self, name: str) -> Any:
         return os.environ.get(name)
+
+
+class Stuck(Sleeper):
+    """Falls into the kernel's deep sleep (state D), as behind a dead disk or driver: the parent of a `vfork`."""
+
+    def step(self, action: Any) -> StepResult:
+        if action[0] > 0 and ctypes.CDLL(None).vfork() == 0:
+            time.sleep(1000)
+            os._exit(0)
+        return super().step(action)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -344,3 +345,18 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "make_vec was called inside a worker" in done.stderr
     assert "if __name__ == '__main__'" in done.stderr
+
+
+def test_a_worker_in_deep_sleep_is_replaced_with_all_it_started() -> None:
+    children: list[psutil.Process] = []
+    with manyarms.make_vec("standins:Stuck", 2, step_timeout=0.5) as envs:
+        envs.reset(seed=0)
+        stuck = envs.worker_pids[0]
+        threading.Timer(0.3, lambda: children.extend(psutil.Process(stuck).children())).start()
+        _, rewards, _, truncated, infos = envs.step(np.array([[1], [0]], np.float32))
+        assert truncated.tolist() == [True, False]
+        assert rewards[1] == 1.0
+        assert "state D" in infos["failure"][0]
+        envs.step(np.zeros((2, 1), np.float32))
+        assert len(children) == 1
+        wait_until_gone([stuck, children[0].pid])

@@ -13,11 +13,12 @@ from manyarms.errors import ConfigError
 def row_indices(rows: Sequence[int] | np.ndarray, num_envs: int) -> np.ndarray:
     """Return rows as an array of distinct indices."""
     indices = np.asarray(rows, dtype=np.int64).reshape(-1)
-    bad = [int(row) for row in indices if not 0 <= row < num_envs]
-    if bad:
-        raise ConfigError(f"there is no row {bad[0]}; rows are 0 to {num_envs - 1}")
-    if len(np.unique(indices)) != len(indices):
-        raise ConfigError(f"a row is named twice in {indices.tolist()}")
+    listed = indices.tolist()
+    if listed and (min(listed) < 0 or max(listed) >= num_envs):
+        bad = next(row for row in listed if not 0 <= row < num_envs)
+        raise ConfigError(f"there is no row {bad}; rows are 0 to {num_envs - 1}")
+    if len(set(listed)) != len(listed):
+        raise ConfigError(f"a row is named twice in {listed}")
     return indices
 
 

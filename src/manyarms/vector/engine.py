@@ -180,11 +180,11 @@ class Engine:
         gone = [row for row in rows if row in self._lost] if self._lost else []
         if gone:
             raise RowStateError(f"the workers of rows {_list(gone)} have died", do="close this and make a new one")
-        if not (self.in_flight or self._groups):
-            return
-        waiting = {row for group in self._all_groups for row in group.pending}.union(self._ready)
-        waiting.update(row for row, _, _ in self._queued)
-        busy = [row for row in rows if self._post.expects(row) or row in waiting]
+        busy = self._post.expected_of(rows)
+        if self._groups or self._ready or self._queued:
+            waiting = {row for group in self._all_groups for row in group.pending}.union(self._ready)
+            waiting.update(row for row, _, _ in self._queued)
+            busy += [row for row in rows if row in waiting]
         if busy:
             raise RowStateError(f"rows {_list(busy)} have not been received yet", do="recv() them before sending again")
 

@@ -105,7 +105,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._no_ends = np.zeros(self.num_envs, bool)
         self._uncertain = True
         self._mode = _MODE_WORDS[parse_autoreset(config.autoreset_mode)]
-        self._sent_all_cameras = False
+        self._narrow: set[int] = set()
+        """Rows whose control words ask for some cameras only."""
+        self._control[:, w.CAMERAS] = _ALL_CAMERAS
         self._sent_mode = self._sent_length = -1
         self._control[:, w.RENDER_EVERY] = config.render_every
 
@@ -149,7 +151,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self._sent_length != 1:
             self._control[:, w.NUM_ACTIONS] = 1
             self._sent_length = 1
-        if not self._sent_all_cameras or self._sent_mode != self._mode:
+        if self._narrow or self._sent_mode != self._mode:
             self._prepare(None, self._mode)
         self._uncertain = True  # unless the call comes to its end
         plain = self._engine.step_all(1)
@@ -195,14 +197,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self._sent_length != length:
             self._control[:, w.NUM_ACTIONS] = length
             self._sent_length = length
-        if cameras is not None or not self._sent_all_cameras or self._sent_mode != self._mode:
+        if cameras is not None or self._narrow or self._sent_mode != self._mode:
             self._prepare(cameras, self._mode)
         self._uncertain = True  # unless the call comes to its end
         plain = self._engine.step_all(length)
         timing = self._finish_timing(began, self._all_rows) if profiler else None
         if plain:
             self._uncertain = False
-            return self._results.plain_chunk(self._all_rows, length, timing)
+            steps = np.full(self.num_envs, length, np.int32)
+            return self._results.plain_chunk(self._all_rows, steps, length, None, timing)
         chunk = self._results.chunk(self._all_rows, length, None, timing)
         self._note_ends(chunk.ended, chunk.aborted)
         if self._mode == w.SAME_STEP and chunk.aborted.any():
@@ -224,7 +227,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._prepare(None, w.DISABLED, rows)
         self._engine.state[rows] = NEW
         self._engine.reset(rows.tolist(), [_start(e.task, e.seed, e.init_state, None) for e in episodes])
-        self._sent_at[rows] = time.perf_counter()
+        if self.profiler:
+            self._sent_at[rows] = time.perf_counter()
 
     def send(
         self,
@@ -237,8 +241,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Send K actions to each of `rows`: ``[R, K, …]``, of which row i runs ``lengths[i]``; returns at once."""
         self._check_open()
         rows = row_indices(rows, self.num_envs)
-        self._engine.require_idle(rows.tolist())
-        idle = [int(row) for row in rows if self._engine.state[row] != LIVE]
+        listed = rows.tolist()
+        self._engine.require_idle(listed)
+        idle = rows[self._engine.state[rows] != LIVE].tolist()
         if idle:
             raise RowStateError(f"rows {idle} have no running episode", do="begin() one in each before send()")
         sizes = chunk_lengths(lengths, len(rows), actions)
@@ -246,8 +251,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._control[rows, w.NUM_ACTIONS] = sizes
         self._sent_length = -1
         self._prepare(cameras, w.DISABLED, rows)
-        self._engine.step(rows.tolist())
-        self._sent_at[rows] = time.perf_counter()
+        self._engine.step(listed)
+        if self.profiler:
+            self._sent_at[rows] = time.perf_counter()
 
     def recv(self, min_rows: int = 1, timeout: float | None = None) -> Chunk:
         """Wait until at least `min_rows` rows are done (fewer when fewer are under way) and return all that are.
@@ -260,9 +266,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise ConfigError(f"min_rows is {min_rows}; wait for at least one row")
         done = np.array(sorted(self._engine.collect(min_rows, timeout)), dtype=np.int64)
         began = (float(self._sent_at[done].min()), 0.0) if self.profiler and len(done) else None
-        was_reset = self._status[done, w.WAS_RESET] != 0
-        length = int(self._control[done, w.NUM_ACTIONS][~was_reset].max(initial=1))
-        chunk = self._results.chunk(done, length, False, self._finish_timing(began, done))
+        timing = self._finish_timing(began, done)
+        status = self._status[done]
+        lengths = self._control[done, w.NUM_ACTIONS]
+        if not self._engine.aborted and not status[:, w.NUM_STEPS + 1 :].any():
+            return self._results.plain_chunk(done, status[:, w.NUM_STEPS], int(lengths.max(initial=1)), False, timing)
+        length = int(lengths[status[:, w.WAS_RESET] == 0].max(initial=1))
+        chunk = self._results.chunk(done, length, False, timing)
         self._engine.state[done] = np.where(chunk.aborted, ABORTED, np.where(chunk.ended, ENDED, LIVE))
         self._engine.note_ends(done[chunk.ended & ~chunk.aborted].tolist())
         return chunk
@@ -390,14 +400,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                     do="reset them all, or wait until they have ended",
                 )
 
-    def _prepare(self, cameras: Sequence[str] | None, autoreset: int, rows: Any = slice(None)) -> None:
-        """Write the control words that seldom change; cameras only of `rows`, for others may be at work."""
+    def _prepare(self, cameras: Sequence[str] | None, autoreset: int, rows: np.ndarray | None = None) -> None:
+        """Write the control words that seldom change; cameras only of `rows` (None: all), for others may be at work."""
+        index = self._all_rows if rows is None else rows
         if cameras is not None:
-            self._control[rows, w.CAMERAS] = self._camera_bits(cameras)[rows]
-            self._sent_all_cameras = False
-        elif not self._sent_all_cameras:
-            self._control[rows, w.CAMERAS] = _ALL_CAMERAS
-            self._sent_all_cameras = isinstance(rows, slice)
+            self._control[index, w.CAMERAS] = self._camera_bits(cameras)[index]
+            self._narrow.update(index.tolist())
+        elif self._narrow:
+            self._control[index, w.CAMERAS] = _ALL_CAMERAS
+            self._narrow.difference_update(index.tolist())
         if self._sent_mode != autoreset:
             self._control[:, w.AUTORESET] = autoreset
             self._sent_mode = autoreset

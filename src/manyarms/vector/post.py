@@ -27,6 +27,7 @@ class Post:
         self._workers = workers
         self._bell_fd = bell_fd
         rows = len(self.control)
+        self._words = [arena.words("control", row) for row in range(rows)]
         self._bell_size = min(1 << 16, rows * wire.RECORD.size)
         self._tick = 0
         self._ticks = self.control[:, w.SEQUENCE]
@@ -44,6 +45,11 @@ class Post:
         """Look up where to ring; to be called whenever a worker has come or gone."""
         self._stepping_all = False
         self._all_doorbells = [(worker.command_fd, bytes(range(len(worker.rows)))) for worker in self._workers]
+
+    def expected_of(self, rows: Sequence[int]) -> list[int]:
+        """Return those of `rows` that have a command under way."""
+        expected = self._expected
+        return [row for row in rows if expected[row]]
 
     def expects(self, row: int) -> bool:
         """Tell whether a row has a command under way."""
@@ -95,7 +101,7 @@ class Post:
     def _mark(self, row: int, command: int, size: int) -> None:
         self._stepping_all = False
         self._tick = self._tick % _LAST_TICK + 1
-        words = self.control[row]
+        words = self._words[row]
         words[w.COMMAND], words[w.SEQUENCE], words[w.PAYLOAD] = command, self._tick, size
         self._expected[row] = self._tick
         self._sent_at[row] = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,43 +48,53 @@ class ResultReader:
     def chunk(self, rows: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None) -> Chunk:
         """Return what `rows` brought back, of chunks of at most `length` actions."""
         status = self._engine.status[rows]
-        steps = status[:, w.NUM_STEPS]
-        rewards = self._rewards[rows, :length]
-        rewards[np.arange(length) >= steps[:, None]] = 0.0
+        steps = status[:, w.NUM_STEPS].copy()
         aborted, reasons = self.take_aborted(rows)
         infos = self.infos(rows, status)
         for i, reason in reasons.items():
             infos = add_info(infos, {"failure": reason}, i, len(rows))
         return Chunk(
             rows=rows,
-            observations=self.observations(None if len(rows) == len(self._rewards) else rows, copy),
-            rewards=rewards,
-            num_steps=steps.copy(),
+            observations=self._some(rows, copy),
+            rewards=self._chunk_rewards(rows, steps, length),
+            num_steps=steps,
             terminated=status[:, w.TERMINATED] != 0,
             truncated=status[:, w.TRUNCATED] != 0,
             aborted=aborted,
             success=status[:, w.SUCCESS] != 0,
             infos=infos,
-            frames=self._read_frames(rows, status),
+            frames=self._read_frames(rows, status[:, w.FRAMES].tolist()),
             timing=timing,
         )
 
-    def plain_chunk(self, rows: np.ndarray, length: int, timing: ChunkTiming | None) -> Chunk:
-        """Return what all rows brought back when each ran `length` steps and has nothing else to tell."""
+    def plain_chunk(
+        self, rows: np.ndarray, steps: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None
+    ) -> Chunk:
+        """Return what `rows` brought back when each ran so many steps and has nothing else to tell."""
         nothing = np.zeros((4, len(rows)), bool)
         return Chunk(
             rows=rows,
-            observations=self.observations(),
-            rewards=self._rewards[:, :length].copy(),
-            num_steps=np.full(len(rows), length, np.int32),
+            observations=self._some(rows, copy),
+            rewards=self._chunk_rewards(rows, steps, length),
+            num_steps=steps,
             terminated=nothing[0],
             truncated=nothing[1],
             aborted=nothing[2],
             success=nothing[3],
             infos={},
-            frames={name: [ring[row, :0].copy() for row in rows] for name, ring in self._frames.items()},
+            frames=self._read_frames(rows, [0] * len(rows)) if self._frames else {},
             timing=timing,
         )
+
+    def _some(self, rows: np.ndarray, copy: bool | None) -> Any:
+        return self.observations(None if len(rows) == len(self._rewards) else rows, copy)
+
+    def _chunk_rewards(self, rows: np.ndarray, steps: np.ndarray, length: int) -> np.ndarray:
+        """Return a copy of the rewards; beyond a row's own steps they are zero."""
+        rewards = self._rewards[rows, :length]
+        if len(rows) and int(steps.min()) < length:
+            rewards[np.arange(length) >= steps[:, None]] = 0.0
+        return rewards
 
     def infos(self, rows: np.ndarray, status: np.ndarray, only: Iterable[int] | None = None) -> dict[str, Any]:
         """Return the infos of `rows`, of which those not in `only` have nothing new to say."""
@@ -108,8 +118,7 @@ class ResultReader:
                     reasons[i] = str(error)
         return mask, reasons
 
-    def _read_frames(self, rows: np.ndarray, status: np.ndarray) -> dict[str, list[np.ndarray]]:
-        counts = status[:, w.FRAMES].tolist()
+    def _read_frames(self, rows: np.ndarray, counts: Sequence[int]) -> dict[str, list[np.ndarray]]:
         return {
             name: [ring[row, :count].copy() for row, count in zip(rows, counts, strict=True)]
             for name, ring in self._frames.items()
