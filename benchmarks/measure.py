@@ -16,9 +16,9 @@ from peers import PEERS, Peer
 
 
 def measure(peer: Peer, processes: list[psutil.Process], seconds: float) -> dict[str, float]:
-    """Step for `seconds`, after a warm-up."""
+    """Step for `seconds`, after as long a warm-up: memory that lay idle may have been taken away meanwhile."""
     warm = time.perf_counter()
-    while time.perf_counter() - warm < min(0.3, seconds / 2):
+    while time.perf_counter() - warm < seconds:
         peer.step()
     latencies: list[float] = []
     spent = cpu_seconds(processes)

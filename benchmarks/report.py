@@ -46,10 +46,13 @@ def command_line(config: dict[str, Any]) -> str:
 def markdown(found: dict[str, Any]) -> str:
     """Return the page of the documentation."""
     config, machine = found["config"], found["machine"]
+    rounds = {
+        len(m["rounds"]) for chunks in found["results"].values() for peers in chunks.values() for m in peers.values()
+    }
     lines = [
         "# Vector environments compared",
         "",
-        f"{machine['cpus']} cores, Python {machine['python']}; medians of {config['rounds']} interleaved rounds of "
+        f"{machine['cpus']} cores, Python {machine['python']}; medians of {_range(rounds)} interleaved rounds of "
         f"{config['seconds']:g} s, every peer in a process of its own. What the workloads do, how peers are used and "
         "what the variants of ours are is in `benchmarks/README.md`. Absolute figures move from machine to machine: "
         "compare the ratios, which are to the best peer that runs environments in processes. Made with:",
@@ -73,6 +76,11 @@ def markdown(found: dict[str, Any]) -> str:
         for name, seconds in sorted(found["startup"].items(), key=lambda item: float(np.median(item[1]))):
             lines.append(f"| {label(name)} | {np.median(seconds):.2f} |")
     return "\n".join(lines) + "\n"
+
+
+def _range(numbers: set[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def table(peers: dict[str, Any], as_shipped: dict[str, Any] | None) -> list[str]:

@@ -1,10 +1,11 @@
-"""``manyarms demo``: what it does, next to what you have, on this machine."""
+"""``manyarms demo``: how fast, and many arms at work, on this machine."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -12,12 +13,19 @@ import numpy as np
 from manyarms.cli.bench import BenchConfig
 from manyarms.cli.bench import run as bench
 from manyarms.cli.options import parse
-from manyarms.reporting.console import table
+from manyarms.reporting.console import progress, table
+from manyarms.reporting.video import RowVideos
+from manyarms.vector import EpisodeId, VectorEnv, make_vec
+
+_TASKS = (
+    *("stack_blocks", "open_drawer", "pick_up_cup", "sweep_to_dustpan", "put_item_in_drawer", "slide_block_to_target"),
+    *("turn_tap", "push_button", "close_drawer"),
+)
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Step a Gymnasium environment in eight processes, Gymnasium's way and ours."""
+    """Step a Gymnasium environment in eight processes, Gymnasium's way and ours; then film arms at nine tasks."""
 
     task: str = "CartPole-v1"
     """Any registered Gymnasium environment with a Discrete or Box action."""
@@ -25,9 +33,30 @@ class DemoConfig:
     """Environments side by side."""
     seconds: float = 3.0
     """How long each measurement takes, about."""
+    steps: int = 160
+    """Control steps to film; 0: no video."""
+    out: Path = Path("demo")
+    """Where the video goes."""
 
 
-def run(config: DemoConfig) -> dict[str, float]:
+@dataclass(frozen=True)
+class DemoResult:
+    """What was measured and made."""
+
+    speeds: dict[str, float]
+    """Env-steps per second by way of stepping."""
+    solved: int = 0
+    attempted: int = 0
+    video: Path | None = None
+
+
+def run(config: DemoConfig) -> DemoResult:
+    """Measure, then film."""
+    speeds = measure(config)
+    return film(config, speeds) if config.steps else DemoResult(speeds)
+
+
+def measure(config: DemoConfig) -> dict[str, float]:
     """Return env-steps per second by way of stepping."""
     speeds = {"gymnasium AsyncVectorEnv": _gymnasium_speed(config)}
     for label, chunk, rows in (
@@ -62,19 +91,52 @@ def _gymnasium_speed(config: DemoConfig) -> float:
         envs.close()
 
 
+def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
+    """Have the experts of nine tasks at work side by side, and film them in a grid."""
+    rows = range(len(_TASKS))
+    videos = RowVideos(config.out, rows, grid=True, name="many-arms")
+    solved = attempted = 0
+    options = {"cameras": ["front"], "image_size": (224, 224), "arm_mode": "delta_ee", "expert": True, "copy": False}
+    simulators = [f"tabletop/{task}" for task in _TASKS]
+    with make_vec(simulators, len(_TASKS), **options) as envs, progress("filming", config.steps) as advance:
+        _begin(envs, list(rows), attempted)
+        attempted += len(_TASKS)
+        ready = envs.recv(min_rows=len(_TASKS))
+        for _ in range(config.steps):
+            videos.add(dict(zip(ready.rows.tolist(), ready.observations["front_rgb"], strict=True)))
+            ended = ready.rows[ready.ended].tolist()
+            solved += int(ready.success.sum())
+            going = ~ready.ended
+            if going.any():
+                envs.send(ready.rows[going], np.array(ready.observations["expert_action"][going])[:, None])
+            if ended:
+                _begin(envs, ended, attempted)
+                attempted += len(ended)
+            ready = envs.recv(min_rows=len(_TASKS))
+            advance(1, f"{solved} solved")
+    videos.close()
+    return DemoResult(speeds, solved, attempted, videos.paths[0])
+
+
+def _begin(envs: VectorEnv, rows: Sequence[int], first_seed: int) -> None:
+    envs.begin(rows, [EpisodeId(seed=first_seed + i) for i in range(len(rows))])
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print."""
+    """Measure, film and print."""
     config = parse(DemoConfig, "demo", arguments)
-    speeds = run(config)
-    base = next(iter(speeds.values()))
-    best = max(speeds, key=lambda label: speeds[label])
+    result = run(config)
+    base = next(iter(result.speeds.values()))
+    best = max(result.speeds, key=lambda label: result.speeds[label])
     table(
-        f"{config.task}, {config.num_envs} environments: {speeds[best] / base:.0f} times Gymnasium's speed",
+        f"{config.task}, {config.num_envs} environments: {result.speeds[best] / base:.0f} times Gymnasium's speed",
         [
             (label, f"{speed:>10,.0f} env-steps/s", f"{np.round(speed / base, 1):5.1f} ×")
-            for label, speed in speeds.items()
+            for label, speed in result.speeds.items()
         ],
         ("way", "speed", "ratio"),
     )
-    print("next: manyarms bench gym/Pendulum-v1 --num-envs 8 --action-chunk 16 --profile")
+    if result.video is not None:
+        print(f"{len(_TASKS)} arms at work, {result.solved} episodes solved: {result.video}")
+    print("next: manyarms bench tabletop/open_drawer --num-envs 8 --action-chunk 16 --profile")
     return 0

@@ -23,6 +23,15 @@ class SpecError(ValueError):
     """A spec that contradicts itself."""
 
 
+class UnknownTask(LookupError):
+    """A simulator has no such task; `known` are the names to choose from."""
+
+    def __init__(self, task: str, known: Sequence[str], why: str = "") -> None:
+        super().__init__(why or "no task named %r" % task)
+        self.task = task
+        self.known = sorted(known)
+
+
 class ObservationMismatch(ValueError):
     """A simulator wrote an observation that is not what its spec says."""
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, put
+from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put
 
 #: The camera that stands for ``env.render()``.
 RENDER = "render"
@@ -164,15 +164,6 @@ def succeeded(info: Dict[str, Any]) -> bool:
         if key in info:
             return bool(np.all(info[key]))
     return False
-
-
-class UnknownTask(LookupError):
-    """No such environment; `known` are the names to choose from."""
-
-    def __init__(self, task: str, known: Sequence[str], why: str = "") -> None:
-        super().__init__(why or "no task named %r" % task)
-        self.task = task
-        self.known = sorted(known)
 
 
 def make_env(task: str, options: Dict[str, Any]) -> Any:

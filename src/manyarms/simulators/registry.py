@@ -17,7 +17,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 ENTRY_POINT_GROUP = "manyarms.simulators"
 
 #: Built-in simulators: name -> import string. Nothing is imported before it is asked for.
-BUILT_IN = {"gym": "manyarms.simulators.gymnasium:GymnasiumSimulator"}
+BUILT_IN = {
+    "gym": "manyarms.simulators.gymnasium:GymnasiumSimulator",
+    "tabletop": "manyarms.simulators.tabletop.simulator:TabletopSimulator",
+}
 
 
 class UnknownSimulator(LookupError):

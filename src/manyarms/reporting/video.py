@@ -1,0 +1,186 @@
+"""Videos of rows at work: one file a row or a grid of them, encoded on the side, playable even when cut short."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+
+from manyarms.errors import ConfigError
+
+#: Frames that may wait for the encoder. When it cannot keep up, frames are left out: simulation never waits for it.
+_WAITING_BYTES = 256 << 20
+
+_CAPTION_HEIGHT = 14
+_INK = (235, 238, 242)
+_PAPER = (22, 26, 32)
+
+
+class VideoWriter:
+    """Writes frames [H, W, 3] to an H.264 file in a thread of its own.
+
+    The file is fragmented: what has been written can be played whenever the run ends, `kill -9` included.
+    """
+
+    def __init__(self, path: str | Path, fps: int = 20) -> None:
+        if fps < 1:
+            raise ConfigError(f"fps is {fps}; a video needs at least one frame a second")
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.fps = fps
+        self.written = 0
+        self.left_out = 0
+        """Frames the encoder had no time for."""
+        self._queue: queue.Queue[np.ndarray | None] | None = None
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def add(self, frame: np.ndarray) -> None:
+        """Hand a frame over; returns at once."""
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+            raise ConfigError(f"a frame is [height, width, 3] uint8, got {frame.shape} {frame.dtype}")
+        if self._queue is None:
+            self._queue = queue.Queue(max(8, _WAITING_BYTES // max(1, frame.nbytes)))
+            self._thread = threading.Thread(target=self._encode, args=(frame.shape,), daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(frame.copy())
+        except queue.Full:
+            self.left_out += 1
+
+    def _encode(self, shape: tuple[int, ...]) -> None:
+        assert self._queue is not None
+        try:
+            self._write(self._queue, shape)
+        except (FFmpegError, OSError, ValueError) as error:  # told by close(), where someone listens
+            self._error = error
+            while self._queue.get() is not None:
+                self.left_out += 1
+
+    def _write(self, frames: queue.Queue[np.ndarray | None], shape: tuple[int, ...]) -> None:
+        height, width = (n + n % 2 for n in shape[:2])  # H.264 wants even sizes
+        options = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}
+        with av.open(str(self.path), "w", format="mp4", options=options) as container:
+            stream: Any = container.add_stream("libx264", rate=self.fps)
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.options = {"preset": "veryfast", "crf": "20", "g": str(self.fps)}
+            stream.thread_count = 1
+            while (frame := frames.get()) is not None:
+                if frame.shape[:2] != (height, width):
+                    pads = [(0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0)]
+                    frame = np.pad(frame, pads, mode="edge")
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+                self.written += 1
+            container.mux(stream.encode())
+
+    def close(self) -> None:
+        """Write what is left; raise what went wrong on the way."""
+        if self._queue is not None and self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._queue = self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RowVideos:
+    """Films rows: each into its own file, or all into one grid."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        rows: Sequence[int] = (0,),
+        *,
+        grid: bool = False,
+        fps: int = 20,
+        video_stride: int = 1,
+        info_on_video: bool = False,
+        name: str = "row",
+    ) -> None:
+        """Film `rows` at every `video_stride`-th frame; `info_on_video` writes a line under each picture."""
+        if video_stride < 1:
+            raise ConfigError(f"video_stride is {video_stride}; it must be at least 1")
+        self.rows = list(rows)
+        self._stride = video_stride
+        self._captions = info_on_video
+        self._seen = dict.fromkeys(self.rows, 0)
+        self._latest: dict[int, np.ndarray] = {}
+        files = [f"{name}-grid"] if grid else [f"{name}-{row}" for row in self.rows]
+        self._writers = [VideoWriter(Path(directory) / f"{file}.mp4", fps) for file in files]
+        self._grid = grid
+        if info_on_video:
+            _font()  # says now what is missing
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that are written."""
+        return [writer.path for writer in self._writers]
+
+    def add(self, frames: Mapping[int, np.ndarray], captions: Mapping[int, str] | None = None) -> None:
+        """Add one frame of each of some rows; rows of a grid that bring none show their last."""
+        for row, frame in frames.items():
+            if row not in self._seen:
+                continue
+            self._seen[row] += 1
+            if (self._seen[row] - 1) % self._stride:
+                continue
+            picture = with_caption(frame, (captions or {}).get(row, "")) if self._captions else frame
+            if self._grid:
+                self._latest[row] = picture.copy()
+            else:
+                self._writers[self.rows.index(row)].add(picture)
+        if self._grid and self._latest and (max(self._seen.values()) - 1) % self._stride == 0:
+            blank = np.zeros_like(next(iter(self._latest.values())))
+            self._writers[0].add(tiled([self._latest.get(row, blank) for row in self.rows]))
+
+    def close(self) -> None:
+        """Finish all files."""
+        for writer in self._writers:
+            writer.close()
+
+
+def tiled(frames: Sequence[np.ndarray], columns: int | None = None, gap: int = 2) -> np.ndarray:
+    """Put frames of one size side by side, in a grid as square as can be."""
+    height, width = frames[0].shape[:2]
+    columns = columns or math.ceil(math.sqrt(len(frames)))
+    lines = math.ceil(len(frames) / columns)
+    sheet = np.full((lines * (height + gap) - gap, columns * (width + gap) - gap, 3), _PAPER, np.uint8)
+    for i, frame in enumerate(frames):
+        top, left = i // columns * (height + gap), i % columns * (width + gap)
+        sheet[top : top + height, left : left + width] = frame
+    return sheet
+
+
+def with_caption(frame: np.ndarray, text: str) -> np.ndarray:
+    """Return a frame with a line of text under it."""
+    drawing, image_type, font = _font()
+    strip = image_type.new("RGB", (frame.shape[1], _CAPTION_HEIGHT), _PAPER)
+    drawing.Draw(strip).text((3, 1), text, fill=_INK, font=font)
+    return np.concatenate([frame, np.asarray(strip)])
+
+
+def _font() -> tuple[Any, Any, Any]:
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError:
+        raise ConfigError(
+            "text on videos needs Pillow", do="pip install 'manyarms[video]', or info_on_video=False"
+        ) from None
+    return ImageDraw, Image, ImageFont.load_default(10)

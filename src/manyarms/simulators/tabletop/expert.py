@@ -1,0 +1,93 @@
+"""A scripted policy: follows a task's way points, in whichever action mode is asked for."""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional
+
+import numpy as np
+
+from .control import DELTA_POSITION, DELTA_ROTATION
+from .kinematics import HIGH, LOW, Kinematics
+from .panda import JOINT_SPEEDS
+from .scene import CONTROL_PERIOD
+from .task import TabletopTask, Waypoint
+from .world import World, matrix_to_quat, rotation_vector
+
+_NEAR = 0.006
+_ALIGNED = 0.05
+_PATIENCE = 25
+_GRIP_STEPS = 8
+
+
+class Expert:
+    """Solves one episode from ground truth."""
+
+    def __init__(self, task: TabletopTask, world: World, variation: int, mode: str) -> None:
+        self._world = world
+        self._mode = mode
+        self._kinematics = Kinematics(world)
+        self._waypoints: Iterator[Waypoint] = task.expert(world, variation)
+        self._current: Optional[Waypoint] = None
+        self._opened = True
+        self._spent = 0
+        self._gripping = 0
+        self._joints: Optional[np.ndarray] = None
+
+    def act(self) -> np.ndarray:
+        """Return the next action."""
+        if self._current is None or self._is_done(self._current):
+            self._advance()
+        waypoint = self._current
+        assert waypoint is not None
+        self._spent += 1
+        if self._mode in ("ik", "planning"):
+            action = [*waypoint.position, *matrix_to_quat(waypoint.rotation), float(self._opened)]
+        elif self._mode == "delta_ee":
+            action = [*self._delta(waypoint), 1.0 if self._opened else -1.0]
+        else:
+            action = [*self._joint_action(waypoint), float(self._opened)]
+        return np.array(action, np.float32)
+
+    def _advance(self) -> None:
+        following = next(self._waypoints, None)
+        if following is None and self._current is None:
+            position, rotation = self._world.tip_pose()
+            following = Waypoint(position, rotation)
+        if following is not None:
+            self._current = following
+            if self._mode in ("ik", "planning") and following.opened is not None:
+                self._opened = following.opened
+        self._spent = self._gripping = 0
+        self._joints = None
+
+    def _is_done(self, waypoint: Waypoint) -> bool:
+        """Tell whether the world has come to a way point; in modes that step, the gripper takes its time there."""
+        if self._mode in ("ik", "planning"):
+            return True
+        position, rotation = self._world.tip_pose()
+        near = np.linalg.norm(waypoint.position - position) < _NEAR
+        aligned = np.linalg.norm(rotation_vector(waypoint.rotation @ rotation.T)) < _ALIGNED
+        if not (near and aligned) and self._spent < _PATIENCE / waypoint.speed:
+            return False
+        if waypoint.opened is None or (waypoint.opened == self._opened and not self._gripping):
+            return True
+        self._opened = waypoint.opened
+        self._gripping += 1
+        return self._gripping > _GRIP_STEPS
+
+    def _delta(self, waypoint: Waypoint) -> np.ndarray:
+        position, rotation = self._world.tip_pose()
+        move = (waypoint.position - position) / DELTA_POSITION
+        turn = rotation_vector(waypoint.rotation @ rotation.T) / DELTA_ROTATION
+        largest = max(1.0, float(np.abs(move).max()) / waypoint.speed, float(np.abs(turn).max()) / waypoint.speed)
+        return np.concatenate([move, turn]) / largest
+
+    def _joint_action(self, waypoint: Waypoint) -> np.ndarray:
+        if self._joints is None:
+            solved = self._kinematics.solve(waypoint.position, waypoint.rotation, self._world.joints.copy())
+            self._joints = self._world.joints.copy() if solved is None else solved
+        reach = np.array(JOINT_SPEEDS) * CONTROL_PERIOD * 0.7 * waypoint.speed
+        now = self._world.data.ctrl[self._world.arm_ctrl]
+        share = max(1.0, float((np.abs(self._joints - now) / reach).max()))
+        step = (self._joints - now) / share
+        return np.clip(now + step, LOW, HIGH) if self._mode == "joint_position" else step / CONTROL_PERIOD

@@ -1,0 +1,118 @@
+"""Frames without a screen: which graphics library, how much quality, and pixels straight into the caller's array."""
+
+from __future__ import annotations
+
+import ctypes.util
+import glob
+import os
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+import numpy as np
+
+from .scene import FAR, NEAR
+
+QUALITIES = ("auto", "fast", "full")
+
+
+class NoGraphics(RuntimeError):
+    """Nothing here can render."""
+
+
+def choose_backend() -> Optional[str]:
+    """Name the library MuJoCo is to render with; must be in ``MUJOCO_GL`` before MuJoCo is first imported.
+
+    EGL where there is a GPU, else OSMesa or EGL in software, whichever is installed. What the user has set stays.
+    """
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    if chosen:
+        return chosen if chosen not in ("disable", "disabled", "off", "0", "false") else None
+    egl, osmesa = ctypes.util.find_library("EGL"), ctypes.util.find_library("OSMesa")
+    if egl and has_gpu():
+        return "egl"
+    if osmesa:
+        return "osmesa"
+    return "egl" if egl else None
+
+
+def has_gpu() -> bool:
+    """Tell whether a graphics card is at hand."""
+    return bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/dri/renderD*"))
+
+
+def set_backend() -> Optional[str]:
+    """Choose, and tell MuJoCo."""
+    backend = choose_backend()
+    os.environ["MUJOCO_GL"] = backend or "disable"
+    return backend
+
+
+class Cameras:
+    """Renders the cameras of a model; made when the first frame is asked for."""
+
+    def __init__(self, size: Tuple[int, int], quality: str) -> None:
+        self._size = size
+        self._quality = quality
+        self._renderer: Any = None
+        self._model: Any = None
+        self._buffer: Optional[np.ndarray] = None
+
+    def look(self, model: Any, data: Any, camera: str, wanted: Sequence[str]) -> Dict[str, np.ndarray]:
+        """Return the wanted kinds of image of a camera: rgb, depth, mask. They are valid until the next look."""
+        renderer = self._ready(model)
+        renderer.update_scene(data, camera)
+        images: Dict[str, np.ndarray] = {}
+        if "rgb" in wanted:
+            images["rgb"] = renderer.render()
+        if "depth" in wanted:
+            renderer.enable_depth_rendering()
+            images["depth"] = np.clip((renderer.render() - NEAR) / (FAR - NEAR), 0.0, 1.0)
+            renderer.disable_depth_rendering()
+        if "mask" in wanted:
+            renderer.enable_segmentation_rendering()
+            geoms = renderer.render()[..., 0]
+            renderer.disable_segmentation_rendering()
+            # As RLBench's handles: one number a thing, 0 for nothing.
+            images["mask"] = np.where(geoms >= 0, model.geom_bodyid[geoms] + 1, 0)
+        return images
+
+    def look_into(self, model: Any, data: Any, camera: str, out: np.ndarray) -> None:
+        """Render a camera's colours straight into an array."""
+        renderer = self._ready(model)
+        renderer.update_scene(data, camera)
+        if out.flags.c_contiguous:
+            renderer.render(out=out)
+        else:
+            out[...] = renderer.render()
+
+    def _ready(self, model: Any) -> Any:
+        if self._model is not model:
+            self.close()
+            self._renderer = self._open(model)
+            self._model = model
+        return self._renderer
+
+    def _open(self, model: Any) -> Any:
+        from .physics import mujoco
+
+        if os.environ.get("MUJOCO_GL", "") in ("disable", ""):
+            raise NoGraphics(
+                "cameras were asked for, but neither EGL nor OSMesa is installed: "
+                "apt-get install libosmesa6 (or libegl1 libgl1-mesa-dri), or cameras=[]"
+            )
+        fast = self._quality == "fast" or (self._quality == "auto" and not has_gpu())
+        if fast:
+            # Shadow maps and multisampling are most of the cost in software.
+            model.vis.quality.offsamples = 0
+            model.vis.quality.shadowsize = 0
+        width, height = self._size
+        renderer = mujoco.Renderer(model, height, width)
+        if fast:
+            for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+                renderer.scene.flags[flag] = 0
+        return renderer
+
+    def close(self) -> None:
+        """Let go of the graphics context."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = self._model = None

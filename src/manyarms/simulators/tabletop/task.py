@@ -1,0 +1,142 @@
+"""What a task is: a scene, a way to lay it out at random, a goal, and way points for the expert.
+
+A task is one file in `tasks/` with one class; nothing else has to know of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
+
+import numpy as np
+
+from .world import World
+
+#: Fingers down, and the same turned a quarter: rotations of the tip for grasping from above.
+DOWN = np.array([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
+
+COLOURS: Dict[str, Tuple[float, float, float, float]] = {
+    "red": (0.85, 0.15, 0.15, 1),
+    "green": (0.15, 0.62, 0.25, 1),
+    "blue": (0.15, 0.35, 0.85, 1),
+    "yellow": (0.95, 0.80, 0.15, 1),
+    "purple": (0.55, 0.25, 0.75, 1),
+    "orange": (0.95, 0.50, 0.10, 1),
+    "cyan": (0.10, 0.70, 0.75, 1),
+    "white": (0.95, 0.95, 0.95, 1),
+}
+
+
+class Waypoint(NamedTuple):
+    """A pose the expert moves the tip to, and what the gripper does there."""
+
+    position: np.ndarray
+    rotation: np.ndarray = DOWN
+    opened: Optional[bool] = None
+    """True, False, or as it is."""
+    speed: float = 1.0
+    """Fraction of the usual pace; slow for contact."""
+
+
+class TabletopTask:
+    """One task. Subclasses say what is in the scene and when it is solved."""
+
+    name = ""
+    horizon = 200
+    """Control steps after which an episode has failed."""
+    variations: Sequence[str] = ("",)
+    """What differs between them, as it reads in the descriptions."""
+    templates: Sequence[str] = ()
+    """Descriptions; ``{}`` stands for the variation."""
+    graspable: Sequence[str] = ()
+    """Free bodies the gripper may carry."""
+
+    def xml(self) -> str:
+        """Return the whole model."""
+        raise NotImplementedError
+
+    def lay_out(self, world: World, rng: np.random.Generator, variation: int) -> None:
+        """Place everything for a new episode."""
+        raise NotImplementedError
+
+    def succeeded(self, world: World) -> bool:
+        """Tell whether the goal is reached."""
+        raise NotImplementedError
+
+    def reward(self, world: World) -> float:
+        """Return a reward that grows on the way to the goal, 0 to 1."""
+        raise NotImplementedError
+
+    def state(self, world: World) -> np.ndarray:
+        """Return what an expert needs to know: positions of things and goals."""
+        raise NotImplementedError
+
+    def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
+        """Yield way points; each is asked for when the one before is reached, so the world may be looked at again."""
+        raise NotImplementedError
+
+    def descriptions(self, variation: int) -> List[str]:
+        """Return several ways to say what is to be done."""
+        return [template.format(self.variations[variation]) for template in self.templates]
+
+
+def discover() -> Dict[str, Type[TabletopTask]]:
+    """Return all tasks by name."""
+    from . import tasks
+
+    found: Dict[str, Type[TabletopTask]] = {}
+    for module in sorted(pkgutil.iter_modules(tasks.__path__), key=lambda m: m.name):
+        loaded = importlib.import_module(tasks.__name__ + "." + module.name)
+        for value in vars(loaded).values():
+            if isinstance(value, type) and issubclass(value, TabletopTask) and value.__module__ == loaded.__name__:
+                found[value.name] = value
+    return found
+
+
+def snake_case(name: str) -> str:
+    """Turn ``OpenDrawer`` into ``open_drawer``; leave what is so already."""
+    letters = []
+    for i, letter in enumerate(name):
+        if letter.isupper() and i and not name[i - 1].isupper() and name[i - 1] != "_":
+            letters.append("_")
+        letters.append(letter.lower())
+    return "".join(letters)
+
+
+def turned(yaw: float, base: np.ndarray = DOWN) -> np.ndarray:
+    """Return a rotation of the tip, turned about the vertical."""
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    return np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]]) @ base
+
+
+def above(position: np.ndarray, height: float) -> np.ndarray:
+    """Return the point so much higher."""
+    return position + np.array([0.0, 0.0, height])
+
+
+def square_grip(frame: np.ndarray) -> np.ndarray:
+    """Return the rotation from above that takes a thing with four equal sides by the nearest two of them."""
+    yaw = float(np.arctan2(frame[1, 0], frame[0, 0]))
+    return turned((yaw + np.pi / 4) % (np.pi / 2) - np.pi / 4)
+
+
+def forward_facing(pitch: float = 0.0) -> np.ndarray:
+    """Return a rotation of the tip that points away from the robot, tilted down by `pitch`; fingers close sideways."""
+    direction = np.array([np.cos(pitch), 0.0, -np.sin(pitch)])
+    side = np.array([0.0, 1.0, 0.0])
+    return np.stack([np.cross(side, direction), side, direction], axis=1)
+
+
+def scatter(
+    rng: np.random.Generator, count: int, low: Sequence[float], high: Sequence[float], apart: float
+) -> List[np.ndarray]:
+    """Return places on the table that keep a distance from each other."""
+    places: List[np.ndarray] = []
+    for _ in range(10_000):
+        place = rng.uniform(low, high)
+        if all(np.linalg.norm(place - other) >= apart for other in places):
+            places.append(place)
+            if len(places) == count:
+                return places
+    raise ValueError("%d things do not fit %g m apart" % (count, apart))

@@ -1,0 +1,172 @@
+"""The embedded simulator: every task keeps the contract, can be solved, and is the same in any process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import manyarms
+from manyarms.errors import StartError, UnknownName
+from manyarms.simulators.tabletop.simulator import TabletopSimulator
+from manyarms.simulators.tabletop.task import discover, snake_case
+from manyarms.testing import check_simulator
+
+TASKS = sorted(discover())
+MODES = ("ik", "planning", "delta_ee", "joint_position", "joint_velocity")
+
+
+def solve(simulator: TabletopSimulator, seed: int, most: int) -> bool:
+    """Have the expert play an episode."""
+    simulator.reset(None, seed, None)
+    return any(simulator.step(simulator.expert_action()).success for _ in range(most))
+
+
+def test_there_are_ten_tasks_with_words_and_variations() -> None:
+    assert len(TASKS) >= 10
+    for task in discover().values():
+        texts = task().descriptions(0)
+        assert len(set(texts)) >= 3
+        assert all("{" not in text for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_tasks_keep_the_contract(task: str) -> None:
+    check_simulator(f"tabletop/{task}", cameras=["front", "wrist"], image_size=(24, 16), arm_mode="delta_ee", steps=6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_action_modes_keep_the_contract(mode: str) -> None:
+    check_simulator("tabletop/push_button", cameras=[], arm_mode=mode, steps=4)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_experts_solve_their_task(task: str) -> None:
+    simulator = TabletopSimulator(task, cameras=())
+    assert sum(solve(simulator, seed, 40) for seed in range(1000, 1010)) >= 9
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_experts_act_in_every_mode(mode: str) -> None:
+    simulator = TabletopSimulator("pick_up_cup", cameras=(), arm_mode=mode)
+    assert all(solve(simulator, seed, 150) for seed in range(3))
+
+
+def test_names_work_in_both_spellings() -> None:
+    assert snake_case("OpenDrawer") == snake_case("open_drawer") == "open_drawer"
+    assert TabletopSimulator("OpenDrawer", cameras=()).spec.tasks[0].name == "open_drawer"
+    with pytest.raises(UnknownName, match="did you mean open_drawer"):
+        manyarms.make_vec("tabletop/open_draw", 1)
+
+
+def test_observations_are_named_and_shaped_as_in_rlbench() -> None:
+    options: dict[str, Any] = {"cameras": ["front", "overhead"], "image_size": (40, 30), "depth": True, "mask": True}
+    with manyarms.make_vec("tabletop/stack_blocks", 1, **options) as envs:
+        obs, infos = envs.reset(seed=0)
+        shapes = {name: value.shape[1:] for name, value in obs.items()}
+        assert shapes["front_rgb"] == (30, 40, 3)
+        assert shapes["overhead_depth"] == shapes["overhead_mask"] == (30, 40)
+        assert shapes["gripper_pose"] == (7,)
+        assert shapes["gripper_matrix"] == (4, 4)
+        assert shapes["gripper_open"] == ()
+        assert obs["front_rgb"].std() > 10
+        assert 0 < obs["overhead_depth"].min() < obs["overhead_depth"].max() <= 1
+        assert len(np.unique(obs["overhead_mask"])) > 4
+        assert np.allclose(np.linalg.norm(obs["gripper_pose"][0, 3:]), 1, atol=1e-5)
+        assert "stack" in infos["descriptions"][0][0]
+
+
+def test_a_pose_out_of_reach_is_told_and_moves_nothing() -> None:
+    simulator = TabletopSimulator("reach_target", cameras=())
+    simulator.reset(None, 0, None)
+    before = simulator._world.joints.copy()
+    for action, why in (
+        ([0.7, 0.6, 1.7, 0, 1, 0, 0, 1], "cannot be reached"),
+        ([1.2, 0, 1, 0, 1, 0, 0, 1], "outside the workspace"),
+        ([0.3, 0, 1, 0, 0.5, 0, 0, 1], "not 1"),
+    ):
+        result = simulator.step(np.array(action, np.float32))
+        assert why in simulator.info()["invalid_action"]
+        assert result.reward == 0.0
+    assert np.allclose(simulator._world.joints, before, atol=1e-2)
+
+
+def test_planning_goes_around_what_stands_in_the_way() -> None:
+    """From one side of the cabinet to the other, low: the straight way leads through it."""
+    left, right = [0.3, 0.33, 0.9, 0, 1, 0, 0, 1], [0.3, -0.33, 0.9, 0, 1, 0, 0, 1]
+    moved = {}
+    for mode in ("ik", "planning"):
+        simulator = TabletopSimulator("open_drawer", cameras=(), arm_mode=mode)
+        simulator.reset(None, 3, None)
+        world = simulator._world
+        world.mount("cabinet", (0.3, 0.0, 0.752))
+        world.forward()
+        simulator.step(np.array(left, np.float32))
+        assert "invalid_action" not in simulator.info()
+        simulator.step(np.array(right, np.float32))
+        moved[mode] = np.linalg.norm(world.tip_pose()[0] - right[:3])
+    assert moved["planning"] < 0.02 < moved["ik"]
+
+
+REPLAY = """
+import sys, numpy as np
+from manyarms.simulators.tabletop.simulator import TabletopSimulator
+saved = np.load(sys.argv[1], allow_pickle=True).item()
+simulator = TabletopSimulator(saved["task"], cameras=(), arm_mode="delta_ee")
+for start in ("seed", "state"):
+    if start == "seed":
+        simulator.reset(None, saved["seed"], None)
+        actions = saved["actions"]
+    else:
+        simulator.load_state(saved["state"])
+        actions = saved["actions"][saved["at"] :]
+    for action in actions:
+        simulator.step(action)
+    print(simulator._world.save().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("task", ["stack_blocks", "sweep_to_dustpan"])
+def test_replays_are_bit_identical_in_another_process(task: str, tmp_path: Any) -> None:
+    simulator = TabletopSimulator(task, cameras=(), arm_mode="delta_ee")
+    simulator.reset(None, 5, None)
+    actions, state = [], None
+    for i in range(60):
+        if i == 30:
+            state = simulator.save_state()
+        actions.append(simulator.expert_action())
+        simulator.step(actions[-1])
+    end = simulator._world.save().tobytes().hex()
+    saved: Any = {"task": task, "seed": 5, "actions": actions, "state": state, "at": 30}
+    np.save(tmp_path / "saved.npy", saved, allow_pickle=True)
+    done = subprocess.run(
+        [sys.executable, "-c", REPLAY, str(tmp_path / "saved.npy")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [end, end]
+
+
+def test_cameras_without_graphics_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StartError, match="apt-get install libosmesa6"):
+        manyarms.make_vec("tabletop/reach_target", 2, cameras=["front"], env={**os.environ, "MUJOCO_GL": "disable"})
+    with manyarms.make_vec("tabletop/reach_target", 2, cameras=[], env={"MUJOCO_GL": "disable"}) as envs:
+        envs.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cameras": ["side"]}, "camera is 'side': choose from front"),
+        ({"arm_mode": "torque"}, "arm_mode is 'torque': choose from ik"),
+        ({"image_size": (4, 4)}, "image_size"),
+        ({"variation": 99}, "variations 0 to"),
+        ({"colour": "red"}, "check the spelling"),
+    ],
+)
+def test_wrong_options_are_explained(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(StartError, match=message):
+        manyarms.make_vec("tabletop/push_button", 1, **options)
