@@ -3,8 +3,8 @@
     python benchmarks/tabletop.py                    # writes docs/benchmarks/tabletop.md
 
 Measured in turn, round after round: ours; the same simulator as a `gymnasium.Env` behind `AsyncVectorEnv`, used the
-usual way (every step renders); the same with a wrapper that takes a chunk and renders once; and, without cameras, ours on
-two workers against a bare loop in one process.
+usual way (every step renders); the same with a wrapper that takes a chunk and renders once; and, without cameras, ours
+on two workers against a bare loop in one process.
 """
 
 from __future__ import annotations
