@@ -79,10 +79,7 @@ class Controller:
             half = size / 2
             rotation = quat_to_matrix([*(axis * np.sin(half)), np.cos(half)]) @ rotation
         target = np.clip(position + action[:3] * DELTA_POSITION, WORKSPACE_LOW, WORKSPACE_HIGH)
-        joints = self._kinematics.solve(target, rotation, self._world.joints.copy())
-        if joints is None:
-            raise InvalidAction("the pose cannot be reached")
-        self._steer(joints)
+        self._steer(self._kinematics.approach(target, rotation, self._world.joints.copy()))
         self._set_fingers(action[6] > 0.0)
         self.tick()
 

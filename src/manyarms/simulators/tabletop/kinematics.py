@@ -20,6 +20,7 @@ _ROTATION_TOLERANCE = 5e-3
 _DAMPING = 0.03
 _LONGEST_STEP = 0.25
 _ITERATIONS = 60
+_SMALL_MOVE_ITERATIONS = 6
 
 #: Radians between two looks for contacts along a path.
 _RESOLUTION = 0.05
@@ -35,6 +36,7 @@ class Kinematics:
         self._model = world.model
         self._scratch = mujoco.MjData(world.model)
         self._jacobian = np.zeros((6, world.model.nv))
+        self._reached = np.array(panda.HOME)
         self._arm = {world.model.body(name).id for name in _BODIES_OF_THE_ARM}
 
     def solve(self, position: np.ndarray, rotation: np.ndarray, guess: np.ndarray) -> Optional[np.ndarray]:
@@ -49,21 +51,28 @@ class Kinematics:
                 return joints
         return None
 
-    def _descend(self, position: np.ndarray, rotation: np.ndarray, joints: np.ndarray) -> Optional[np.ndarray]:
+    def approach(self, position: np.ndarray, rotation: np.ndarray, guess: np.ndarray) -> np.ndarray:
+        """Return joint angles near `guess` that bring the tip nearer to a pose, as near as a few iterations do."""
+        self._descend(position, rotation, guess, _SMALL_MOVE_ITERATIONS)
+        return self._reached
+
+    def _descend(
+        self, position: np.ndarray, rotation: np.ndarray, joints: np.ndarray, iterations: int = _ITERATIONS
+    ) -> Optional[np.ndarray]:
         """Follow the damped Jacobian downhill."""
         model, data, world = self._model, self._scratch, self._world
         joints = joints.copy()
         data.qpos[:] = world.data.qpos
         dofs, tip = world.arm_dofs, world.tip
         error = np.empty(6)
-        for _ in range(_ITERATIONS):
+        for _ in range(iterations):
             data.qpos[world.arm_qpos] = joints
             mujoco.mj_kinematics(model, data)
             mujoco.mj_comPos(model, data)
             error[:3] = position - data.site_xpos[tip]
             error[3:] = rotation_vector(rotation @ data.site_xmat[tip].reshape(3, 3).T)
             if np.linalg.norm(error[:3]) < _POSITION_TOLERANCE and np.linalg.norm(error[3:]) < _ROTATION_TOLERANCE:
-                return joints
+                break
             mujoco.mj_jacSite(model, data, self._jacobian[:3], self._jacobian[3:], tip)
             jacobian = self._jacobian[:, dofs]
             square = jacobian @ jacobian.T + _DAMPING**2 * np.eye(6)
@@ -73,7 +82,11 @@ class Kinematics:
             change += rest - jacobian.T @ np.linalg.solve(square, jacobian @ rest)
             largest = np.abs(change).max()
             joints = np.clip(joints + change * min(1.0, _LONGEST_STEP / max(largest, 1e-9)), LOW, HIGH)
-        return None
+        else:
+            self._reached = joints
+            return None
+        self._reached = joints
+        return joints
 
     # -- paths --------------------------------------------------------------------------------------------------------
 
