@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from abc import ABC, abstractmethod
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import numpy as np
@@ -39,7 +40,7 @@ class Waypoint(NamedTuple):
     """Fraction of the usual pace; slow for contact."""
 
 
-class TabletopTask:
+class TabletopTask(ABC):
     """One task. Subclasses say what is in the scene and when it is solved."""
 
     name = ""
@@ -52,33 +53,33 @@ class TabletopTask:
     graspable: Sequence[str] = ()
     """Free bodies the gripper may carry."""
 
+    @abstractmethod
     def xml(self) -> str:
         """Return the whole model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lay_out(self, world: World, rng: np.random.Generator, variation: int) -> None:
         """Place everything for a new episode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def succeeded(self, world: World) -> bool:
         """Tell whether the goal is reached."""
-        raise NotImplementedError
 
     def reward(self, world: World) -> float:
-        """Return a reward that grows on the way to the goal, 0 to 1."""
-        raise NotImplementedError
+        """Return a reward that grows on the way to the goal, 0 to 1; optional."""
+        return float(self.succeeded(world))
 
+    @abstractmethod
     def state(self, world: World) -> np.ndarray:
         """Return what an expert needs to know: positions of things and goals."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         """Yield way points; each is asked for when the one before is reached, so the world may be looked at again."""
-        raise NotImplementedError
 
     def descriptions(self, variation: int) -> List[str]:
         """Return several ways to say what is to be done."""
-        return [template.format(self.variations[variation]) for template in self.templates]
+        return [template.replace("{}", self.variations[variation]) for template in self.templates]
 
 
 def discover() -> Dict[str, Type[TabletopTask]]:

@@ -4,45 +4,27 @@ from typing import Iterator
 
 import numpy as np
 
-from ..furniture import DRAWER_TRAVEL, DRAWERS, HANDLE_REACH, cabinet, cabinet_contacts
-from ..scene import TABLE_HEIGHT, model_xml
-from ..task import TabletopTask, Waypoint, above, forward_facing
+from ..drawers import PITCH, DrawerTask
+from ..furniture import DRAWER_TRAVEL, HANDLE_REACH
+from ..task import Waypoint, above, forward_facing
 from ..world import World
-from .open_drawer import PITCH
 
 
-class CloseDrawer(TabletopTask):
+class CloseDrawer(DrawerTask):
     """Push the drawer shut that stands open."""
 
     name = "close_drawer"
-    horizon = 150
-    variations = tuple(DRAWERS)
     templates = ("close the {} drawer", "shut the {} drawer", "push the {} drawer closed")
-    _chosen = "top"
-
-    def xml(self) -> str:
-        return model_xml(cabinet(), rest=cabinet_contacts())
 
     def lay_out(self, world: World, rng: np.random.Generator, variation: int) -> None:
-        self._chosen = self.variations[variation]
-        world.mount(
-            "cabinet", (rng.uniform(0.48, 0.54), rng.uniform(-0.12, 0.12), TABLE_HEIGHT), rng.uniform(-0.2, 0.2)
-        )
+        super().lay_out(world, rng, variation)
         world.set_joint("drawer_" + self._chosen, rng.uniform(0.5, 0.8) * DRAWER_TRAVEL)
 
-    def _open(self, world: World) -> float:
-        return world.joint("drawer_" + self._chosen)
-
     def succeeded(self, world: World) -> bool:
-        return self._open(world) < 0.02
+        return self.share_open(world) < 0.11
 
     def reward(self, world: World) -> float:
-        reach = np.linalg.norm(world.tip_pose()[0] - world.site("handle_" + self._chosen))
-        return float(0.3 * np.exp(-5.0 * reach) + 0.7 * (1.0 - np.clip(self._open(world) / DRAWER_TRAVEL, 0, 1)))
-
-    def state(self, world: World) -> np.ndarray:
-        handle = world.site("handle_" + self._chosen)
-        return np.concatenate([handle, [world.joint("drawer_" + name) for name in DRAWERS]])
+        return 0.3 * self.nearness(world) + 0.7 * (1.0 - float(np.clip(self.share_open(world), 0, 1)))
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         frame = world.rotation("cabinet")

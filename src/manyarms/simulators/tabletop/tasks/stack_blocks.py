@@ -27,9 +27,6 @@ class StackBlocks(TabletopTask):
     )
     graspable = (*_BLOCKS, *_OTHERS)
 
-    def descriptions(self, variation: int) -> list:
-        return [template.replace("{}", self.variations[variation]) for template in self.templates]
-
     def xml(self) -> str:
         blocks = "".join(block(name, _HALF) for name in (*_BLOCKS, *_OTHERS))
         return model_xml(blocks + zone("plate", 0.05, ".55 .56 .58 1"))
