@@ -248,13 +248,13 @@ class ManyarmsShared(Manyarms):
 class ManyarmsSimulator(Manyarms):
     name = "manyarms, a simulator"
     as_simulator = True
-    workloads = ("null_images", "mujoco")
+    workloads = ("null_state", "null_images", "mujoco")
 
 
 class ManyarmsSharedSimulator(ManyarmsSimulator):
     name = "manyarms, a simulator, 4 rows a worker"
     settings: ClassVar[dict[str, Any]] = {"copy": False, "rows_per_worker": 4}
-    workloads = ("null_images",)
+    workloads = ("null_state", "null_images")
 
 
 class ManyarmsReady(Manyarms):

@@ -4,7 +4,8 @@
     python benchmarks/vector.py --cases null_state:8 --peers gymnasium manyarms --rounds 3 --out .
 
 Every peer is a process of its own. All are started, then measured in turn, round after round, so that a machine that
-slows down slows all of them; the others sleep meanwhile.
+slows down slows all of them; the others sleep meanwhile. Peers that render are started anew for every round: a renderer
+that has slept for a minute takes twice the time for its next frames.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,35 +138,48 @@ def compare(config: VectorBenchmark, case: str, chunk: int) -> dict[str, dict[st
     """Measure all peers on one case; return medians by peer."""
     names = chosen(config, case.partition(":")[0])
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    loud = [name for name in names if not PEERS[name].quiet]
-    for group in [[name for name in names if name not in loud], *([name] for name in loud)]:
-        with contextlib.ExitStack() as stack:
-            subjects = dict(started(stack, group, case, chunk, config.seconds))
-            for i in range(config.rounds):
-                for name, subject in subjects.items():
-                    samples[name].append(subject.measure())
-                    rate = samples[name][-1]["env_steps_per_second"]
-                    note(f"{case} K={chunk} {i + 1}/{config.rounds} {name}: {rate:,.0f} env-steps/s")
+    begin = partial(started, case=case, chunk=chunk, seconds=config.seconds)
+
+    def measure(name: str, subject: Subject) -> None:
+        samples[name].append(subject.measure())
+        count, rate = len(samples[name]), samples[name][-1]["env_steps_per_second"]
+        note(f"{case} K={chunk} {count}/{config.rounds} {name}: {rate:,.0f} env-steps/s")
+
+    if renders(case):
+        for _ in range(config.rounds):
+            for name in names:
+                with begin([name]) as subjects:
+                    for item in subjects.items():
+                        measure(*item)
+    else:
+        loud = [name for name in names if not PEERS[name].quiet]
+        for group in [[name for name in names if name not in loud], *([name] for name in loud)]:
+            with begin(group) as subjects:
+                for _ in range(config.rounds):
+                    for item in subjects.items():
+                        measure(*item)
     return {name: summary(found) for name, found in samples.items() if found}
 
 
-def started(
-    stack: contextlib.ExitStack, names: list[str], case: str, chunk: int, seconds: float
-) -> Iterator[tuple[str, Subject]]:
+@contextlib.contextmanager
+def started(names: list[str], case: str, chunk: int, seconds: float) -> Iterator[dict[str, Subject]]:
     """Start peers one after the other; those that do not run here are left out, and named."""
-    for name in names:
-        try:
-            subject = Subject(name, case, chunk, seconds, start_method(case))
-        except Broken as error:
-            note(f"left out: {name} on {case}: {error}")
-            continue
-        stack.callback(subject.close)
-        yield name, subject
+    # A forked process that has rendered before may hang; otherwise peers start as they do by default.
+    method = "spawn" if renders(case) else "fork"
+    with contextlib.ExitStack() as stack:
+        subjects: dict[str, Subject] = {}
+        for name in names:
+            try:
+                subjects[name] = Subject(name, case, chunk, seconds, method)
+            except Broken as error:
+                note(f"left out: {name} on {case}: {error}")
+                continue
+            stack.callback(subjects[name].close)
+        yield subjects
 
 
-def start_method(case: str) -> str:
-    """Return how peers start their processes: as by default, but for rendering, where a forked process may hang."""
-    return "spawn" if case.startswith("mujoco") else "fork"
+def renders(case: str) -> bool:
+    return case.startswith("mujoco")
 
 
 def summary(samples: list[dict[str, float]]) -> dict[str, Any]:

@@ -164,20 +164,22 @@ WORKLOADS = {"null_state": NullState, "null_images": NullImages, "busy": Busy, "
 
 #: Workloads written as a simulator for us: `observe` is apart from `step`, so that a chunk is rendered once, and
 #: writes straight into the shared memory. Rewards, states and pixels are those of the environment.
-SIMULATORS = {"mujoco": "mujoco_simulator", "null_images": "null_images_simulator"}
+SIMULATORS = {
+    "mujoco": "mujoco_simulator",
+    "null_images": "null_images_simulator",
+    "null_state": "null_state_simulator",
+}
 
 
-def _simulator(size: int, scene: Any) -> Any:
-    """Make a simulator of two cameras and a state."""
+def _simulator(size: int, scene: Any, cameras: tuple[str, ...] = ("front", "wrist")) -> Any:
+    """Make a simulator of some cameras and a state."""
     from manyarms.simulators.base import Field, Simulator, Spec, StepResult
 
-    class TwoCameras(Simulator):
+    class Scene(Simulator):
         """Hands everything on to `scene`."""
 
         def __init__(self) -> None:
-            images = {
-                f"{name}_rgb": Field((size, size, 3), "uint8", 0, 255, camera=name) for name in ("front", "wrist")
-            }
+            images = {f"{name}_rgb": Field((size, size, 3), "uint8", 0, 255, camera=name) for name in cameras}
             self.spec = Spec({**images, "state": Field((32,))}, {"": Field((8,), "float32", -1.0, 1.0)})
 
         def reset(self, task: Any, seed: Any, init_state: Any) -> None:
@@ -192,7 +194,7 @@ def _simulator(size: int, scene: Any) -> Any:
             for camera in cameras:
                 scene.render(camera, out[camera + "_rgb"])
 
-    return TwoCameras()
+    return Scene()
 
 
 def mujoco_simulator() -> Any:
@@ -201,7 +203,7 @@ def mujoco_simulator() -> Any:
 
 
 class _Fill:
-    """What `NullImages` does."""
+    """What `NullState` and `NullImages` do."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -224,6 +226,11 @@ class _Fill:
 def null_images_simulator() -> Any:
     """Make the filled images as a simulator."""
     return _simulator(256, _Fill())
+
+
+def null_state_simulator() -> Any:
+    """Make the counter as a simulator."""
+    return _simulator(0, _Fill(), cameras=())
 
 
 class Plain:

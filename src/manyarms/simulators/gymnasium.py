@@ -110,14 +110,16 @@ class GymnasiumSimulator(Simulator):
     def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
         step = self.env.step
         rewards: List[float] = []
+        observation, info = self._observation, self._info
         success = terminated = truncated = False
         for action in actions:
-            self._observation, reward, terminated, truncated, self._info = result = step(action)
+            observation, reward, terminated, truncated, info = step(action)
             rewards.append(reward)
-            if result[4] and succeeded(result[4]):
+            if info and succeeded(info):
                 success = True
             if terminated or truncated:
                 break
+        self._observation, self._info = observation, info
         return rewards, success, terminated, truncated
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from .arena import Arena
 from .wire import encode
 
 _CLEAR = memoryview(w.status_bytes()).cast("i")
-ONE_STEP = memoryview(w.status_bytes(num_steps=1)).cast("i")
 
 
 class Port:
@@ -40,8 +39,8 @@ class Port:
         self._frames = self._frame_views(memory, row, layout, rename)
         self._camera_sets: Dict[int, Tuple[str, ...]] = {}
         self._reply: Dict[str, Any] = {}
-        self.said_one_step = False
-        """Whether the status says just that: one step, nothing else to tell."""
+        self.plain_steps = 0
+        """How many steps the status says were taken, when it says nothing else."""
         self._mark_lengths(memory, layout, rename)
 
     def _mark_lengths(self, memory: Arena, layout: Mapping[str, Field], rename: Mapping[str, str]) -> None:
@@ -118,8 +117,13 @@ class Port:
 
     def begin_report(self) -> None:
         """Clear what the last command said."""
-        self.said_one_step = False
+        self.plain_steps = 0
         self.status[:] = _CLEAR
+
+    def say_plain_steps(self, count: int) -> None:
+        """Say that so many steps were taken and nothing else happened."""
+        self.status[:] = memoryview(w.status_bytes(num_steps=count)).cast("i")
+        self.plain_steps = count
 
     def report_steps(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
         """Write what the actions did; rewards after the end are zero."""
@@ -138,7 +142,7 @@ class Port:
 
     def report_info(self, info: Mapping[str, Any]) -> None:
         """Write an info: declared fields as they are, the rest as JSON, or as a frame when it does not fit."""
-        self.said_one_step = False
+        self.plain_steps = 0
         if self._typed:
             info = dict(info)
             for bit, (name, view) in enumerate(self._typed):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from array import array
 from functools import partial
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from ..simulators.base import ChunkResult, Simulator, StepResult, run_chunk
 from . import words as w
-from .port import ONE_STEP, Port, Stopwatch
+from .port import Port, Stopwatch
 
 
 class NotLive(RuntimeError):
@@ -30,7 +32,7 @@ class Row:
         self._step_through: Callable[[Any], ChunkResult] = getattr(
             simulator, "step_chunk", partial(run_chunk, simulator.step)
         )
-        self.step: Callable[[], None] = self._one_step() if plain else self._step_chunk
+        self.step: Callable[[], None] = self._plain_step() if plain else self._step_chunk
 
     def reset(self, start: Dict[str, Any]) -> None:
         """Begin an episode."""
@@ -43,31 +45,42 @@ class Row:
         self._finish(self.port.asked_cameras(), watch, w.SIM)
         self.port.status[w.WAS_RESET] = 1
 
-    def _one_step(self) -> Callable[[], None]:
-        """Return `_step_chunk` for those who mostly send one action and have nothing to film, toggle or time.
+    def _plain_step(self) -> Callable[[], None]:
+        """Return `_step_chunk` for those who have nothing to film, toggle or time and are not at an end.
 
         A process that wakes up for 20 microseconds finds its caches cold, and every line costs five times what a loop
         would show: so there are few of them, and what they need lies in variables of their own.
         """
-        port, limit, one_step = self.port, self.limit, ONE_STEP
-        control, status, rewards, out = port.control, port.status, port.rewards, port.out
-        take_action, cameras, asked_cameras = port.take_action, port.cameras, port.asked_cameras
+        port, limit = self.port, self.limit or sys.maxsize
+        control, rewards, out = port.control, port.rewards, port.out
+        take_action, take_actions, cameras, asked_cameras = (
+            *(port.take_action, port.take_actions),
+            *(port.cameras, port.asked_cameras),
+        )
         step, observe, get_info = self.simulator.step, self.simulator.observe, self.simulator.info
-        length_word = w.NUM_ACTIONS
+        step_through, length_word = self._step_through, w.NUM_ACTIONS
 
         def run() -> None:
-            if self.ended or control[length_word] != 1:
+            length = control[length_word]
+            steps = self.steps + length
+            if self.ended or steps > limit:
                 self._step_chunk()
                 return
-            reward, success, terminated, truncated = step(take_action())
-            self.steps = steps = self.steps + 1
-            if success or terminated or truncated or steps == limit:
-                self._end_step(reward, success, terminated, truncated)
-                return
-            rewards[0] = reward
-            if not port.said_one_step:
-                status[:] = one_step
-                port.said_one_step = True
+            if length == 1:
+                reward, success, terminated, truncated = step(take_action())
+                if success or terminated or truncated or steps == limit:
+                    self._end_chunk((reward,), success, terminated, truncated)
+                    return
+                rewards[0] = reward
+            else:
+                found, success, terminated, truncated = step_through(take_actions())
+                if success or terminated or truncated or steps == limit:
+                    self._end_chunk(found, success, terminated, truncated)
+                    return
+                rewards[:length] = array("d", found)
+            self.steps = steps
+            if port.plain_steps != length:
+                port.say_plain_steps(length)
             observe(out, asked_cameras() if cameras else ())
             info = get_info()
             if info:
@@ -75,14 +88,11 @@ class Row:
 
         return run
 
-    def _end_step(self, reward: float, success: bool, terminated: bool, truncated: bool) -> None:
-        """Report a step that ended its episode or succeeded."""
-        port = self.port
-        truncated = truncated or self.steps == self.limit
-        self.ended = bool(terminated or truncated)
-        port.begin_report()
-        port.report_steps((reward,), success, terminated, truncated)
-        self._finish_step(port.control[w.AUTORESET], port.asked_cameras(), None)
+    def _end_chunk(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
+        """Report a chunk that ended its episode or succeeded."""
+        self.port.begin_report()
+        self._report(rewards, success, terminated, truncated)
+        self._finish_step(self.port.control[w.AUTORESET], self.port.asked_cameras(), None)
 
     def _step_chunk(self) -> None:
         """Run a chunk: actions back to back, a stop at the first end, one observation."""
@@ -120,10 +130,14 @@ class Row:
             rewards, success, terminated, truncated = self._run_watched(actions, cameras)
         else:
             rewards, success, terminated, truncated = self._step_through(actions)
+        self._report(rewards, success, terminated, truncated)
+
+    def _report(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
+        """Count the steps taken, and write what they did."""
         self.steps += len(rewards)
-        truncated = truncated or self.steps == limit
+        truncated = truncated or self.steps == self.limit
         self.ended = bool(terminated or truncated)
-        port.report_steps(rewards, success, terminated, truncated)
+        self.port.report_steps(rewards, success, terminated, truncated)
 
     def _run_watched(self, actions: Any, cameras: Any) -> ChunkResult:
         """Run a chunk whose steps are filmed, or whose simulator wants to know which will be observed."""

@@ -141,6 +141,8 @@ class Worker:
             bytes([i]): (port.row, port.control, port.status, runner.step)
             for i, (port, runner) in enumerate(zip(self.ports, self.runners))
         }
+        everyone = bytes(range(len(self.runners)))
+        controls = [port.control for port in self.ports]
         gc.collect()
         gc.freeze()  # what is loaded now stays; later collections need not walk it
         while True:
@@ -157,9 +159,26 @@ class Worker:
                     if status[reply_word]:
                         self.sock.sendall(wire.frame(self.ports[rung[0]].take_reply()))
                     continue
+            elif rung == everyone and all([control[command_word] == step for control in controls]):
+                self._step_everyone()
+                continue
             if not rung:
                 return  # the main side has closed the pipe, or has gone
             self._answer_all(rung)
+
+    def _step_everyone(self) -> None:
+        """Step every row: `_answer_all` for the usual case of several rows."""
+        records = b""
+        for port, runner in zip(self.ports, self.runners):
+            try:
+                runner.step()
+            except (Exception, SystemExit) as error:
+                self._report([port], error)
+            control = port.control
+            control[w.DONE] = control[w.SEQUENCE]
+            records += wire.RECORD.pack(port.row, control[w.SEQUENCE])
+        os.write(self.bell_fd, records)
+        self._reply_for(self.ports)
 
     def _answer_all(self, rung: bytes) -> None:
         """Carry out every command that was rung for, then ring back once."""
@@ -187,9 +206,13 @@ class Worker:
         for port in done:
             port.control[w.DONE] = port.control[w.SEQUENCE]
         os.write(self.bell_fd, b"".join(wire.RECORD.pack(port.row, port.control[w.SEQUENCE]) for port in done))
-        for port in done:
+        self._reply_for(done)
+
+    def _reply_for(self, ports: Sequence[Port]) -> None:
+        """Send what was too large for the arena, in the order of the bell."""
+        for port in ports:
             if port.status[w.REPLY]:
-                self.sock.sendall(wire.frame(port.take_reply()))  # in the order of the bell
+                self.sock.sendall(wire.frame(port.take_reply()))
 
     def _guard(self, ports: Sequence[Port], run: Callable[..., None], *args: Any) -> None:
         """Run a command; what it raises becomes the answer of the rows concerned."""
