@@ -5,6 +5,7 @@ Says when it is up, then measures once for every line it is sent, and waits in b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -15,11 +16,12 @@ import psutil
 from peers import PEERS, Peer
 
 
-def measure(peer: Peer, processes: list[psutil.Process], seconds: float) -> dict[str, float]:
+def measure(peer: Peer, seconds: float) -> dict[str, float]:
     """Step for `seconds`, after as long a warm-up: memory that lay idle may have been taken away meanwhile."""
     warm = time.perf_counter()
     while time.perf_counter() - warm < seconds:
         peer.step()
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     latencies: list[float] = []
     spent = cpu_seconds(processes)
     began = now = time.perf_counter()
@@ -40,12 +42,18 @@ def measure(peer: Peer, processes: list[psutil.Process], seconds: float) -> dict
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends helpers it does not need
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 def memory(process: psutil.Process) -> float:
     """Return a process's share of the memory it uses."""
-    return getattr(process.memory_full_info(), "pss", 0) or process.memory_info().rss
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return getattr(process.memory_full_info(), "pss", 0) or process.memory_info().rss
+    return 0.0
 
 
 def say(value: dict[str, Any]) -> None:
@@ -58,9 +66,8 @@ def main() -> None:
     peer = PEERS[name](workload, int(num_envs), int(chunk), start_method)
     peer.start()
     say({"start_seconds": time.perf_counter() - began})
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     for _ in sys.stdin:
-        say(measure(peer, processes, float(seconds)))
+        say(measure(peer, float(seconds)))
     peer.close()
 
 

@@ -30,6 +30,10 @@ class RowStateError(ManyarmsError, RuntimeError):
     """A row was asked for something it cannot do now."""
 
 
+class RolloutError(ManyarmsError, RuntimeError):
+    """Episodes that could not be played."""
+
+
 class UnknownName(ManyarmsError, LookupError):
     """A simulator or task that does not exist."""
 

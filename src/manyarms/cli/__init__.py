@@ -9,6 +9,9 @@ COMMANDS = {
     "bench": "measure how fast a simulator steps in many processes",
     "check": "run the conformance suite against a simulator",
     "demo": "see what manyarms does, in a minute",
+    "eval": "play tasks with a policy and count successes",
+    "record": "write episodes to disk, as demonstrations or to play back",
+    "replay": "play recorded episodes back and compare bit for bit",
 }
 
 _USAGE = """usage: manyarms COMMAND [arguments]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
 
 #: Without a terminal, how often a line of progress is worth printing.
 _SECONDS_BETWEEN_LINES = 10.0
@@ -29,6 +31,53 @@ def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ())
     for row in rows:
         drawn.add_row(*row)
     console.print(drawn)
+
+
+class Scoreboard:
+    """Successes by task while they come in: a live table in a terminal, a line now and then elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+
+        self._total = total
+        self._scores: dict[str, list[int]] = {}
+        self._console = Console(stderr=True)
+        self._live: Any = None
+        self._printed = time.monotonic()
+
+    def __enter__(self) -> Scoreboard:
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._draw)
+            self._live.start()
+        return self
+
+    def add(self, task: str, success: bool) -> None:
+        """Count an episode."""
+        score = self._scores.setdefault(task, [0, 0])
+        score[0] += success
+        score[1] += 1
+        if self._live is None and time.monotonic() - self._printed > _SECONDS_BETWEEN_LINES:
+            self._printed = time.monotonic()
+            won, played = (sum(score[i] for score in self._scores.values()) for i in (0, 1))
+            print(f"{played} of {self._total} episodes, {100 * won / played:.0f} % solved", flush=True)
+
+    def _draw(self) -> Any:
+        from rich.table import Table
+
+        drawn = Table(title=f"{sum(s[1] for s in self._scores.values())} of {self._total} episodes")
+        for column in ("task", "solved", "success"):
+            drawn.add_column(column)
+        for task, (won, played) in self._scores.items():
+            drawn.add_row(task, f"{won} / {played}", f"{100 * won / played:.0f} %")
+        return drawn
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
 from manyarms.vector.config import SimulatorConfig, VectorConfig
-from manyarms.vector.env import VectorEnv, make_vec
+from manyarms.vector.env import VectorEnv
+from manyarms.vector.make import make_vec
 
 __all__ = ["Chunk", "ChunkTiming", "EpisodeId", "SimulatorConfig", "VectorConfig", "VectorEnv", "make_vec"]

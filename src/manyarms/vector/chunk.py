@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from manyarms.workers.wire import encode
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,12 @@ class EpisodeId:
     """An index into the task's fixed initial states, or a saved state."""
     index: int = 0
     """Tells repetitions of the same start apart."""
+
+    @cached_property
+    def key(self) -> bytes:
+        """A fingerprint, the same in every process: what randomness is keyed by."""
+        words = encode({"task": self.task, "seed": self.seed, "init_state": self.init_state, "index": self.index})
+        return hashlib.blake2b(words, digest_size=16).digest()
 
 
 @dataclass(frozen=True)

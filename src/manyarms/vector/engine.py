@@ -221,8 +221,7 @@ class Engine:
     def _reachable(self, count: int) -> int:
         """Return how many rows can come back; refuse to wait for a group that waits for us."""
         held = sorted(row for group in self._all_groups for row in group.pending)
-        starting = any(group.worker.phase != READY for group in self._all_groups if group.pending)
-        if count and not self.in_flight and not starting:
+        if count and not self.in_flight and not self._any_group_starting():
             if held:
                 group = self._groups[held[0]]
                 missing = [row for row in group.rows if row not in group.pending and self.state[row] == LIVE]
@@ -232,6 +231,9 @@ class Engine:
                 )
             raise RowStateError("nothing has been sent", do="begin() or send() rows before recv()")
         return self.in_flight + len(held)
+
+    def _any_group_starting(self) -> bool:
+        return any(group.worker.phase != READY for group in self._all_groups if group.pending)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -247,6 +249,8 @@ class Engine:
             if not self._post.in_flight and len(self._ready) < count:
                 # Nothing else can come: let those go that waited for company.
                 self._flush_groups()
+                if self._ready and not (self._post.in_flight or self._queued or self._any_group_starting()):
+                    break  # those left wait for rows that are the caller's to send
         self._raise_failures()
         done, self._ready = self._ready, []
         return done

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -19,10 +19,11 @@ from manyarms.errors import ConfigError, RowStateError, WorkerError
 from manyarms.vector.actions import ActionWriter
 from manyarms.vector.arguments import chunk_lengths, masked_rows, one_per_row, row_indices, seeds_for
 from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
-from manyarms.vector.config import SimulatorConfig, VectorConfig, parse_autoreset, rows_of
+from manyarms.vector.config import SimulatorConfig, VectorConfig, parse_autoreset
 from manyarms.vector.engine import Engine
 from manyarms.vector.groups import ABORTED, ENDED, LIVE, NEW
 from manyarms.vector.profile import Profiler
+from manyarms.vector.resets import Resets, start
 from manyarms.vector.results import ResultReader
 from manyarms.vector.spaces import batched_actions, batched_observations, merge, space_of
 from manyarms.vector.supervisor import Supervisor
@@ -53,25 +54,6 @@ def _close_all() -> None:
         envs.close()
 
 
-def make_vec(
-    simulator: str | Callable[..., Any] | SimulatorConfig | Sequence[Any],
-    num_envs: int = 1,
-    *,
-    python: str | None = None,
-    env: Mapping[str, str] | None = None,
-    **options: Any,
-) -> VectorEnv:
-    """Run `num_envs` copies of a simulator side by side.
-
-    `simulator` is ``<simulator>/<task>``, an import string, a factory at the top level of a module, a
-    `SimulatorConfig`, or several of these, which then take turns over the rows. Options that name a setting of
-    `VectorConfig` go there; all others go to the simulator.
-    """
-    settings = {name: options.pop(name) for name in list(options) if name in VectorConfig.names()}
-    config = VectorConfig(num_envs=num_envs, **settings)
-    return VectorEnv(rows_of(simulator, num_envs, {"options": options, "python": python, "env": env or {}}), config)
-
-
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     """Many simulators, one shared memory. Make it with `make_vec`; close it, or use it in a ``with`` statement."""
 
@@ -93,10 +75,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self.single_action_space = space_of(spec.actions)
         self.observation_space = batched_observations(self._merged)
         self.action_space = batched_actions(self._merged)
+        self.row_tasks = [tuple(task.name for task in row.tasks) for row in self._merged.rows]
+        """The tasks that each row can play."""
+        self.lockstep = any(worker.lockstep for worker in self._supervisor.workers)
+        """Whether some rows can only step together."""
         self.metadata = {"autoreset_mode": config.autoreset_mode, "render_fps": spec.control_rate}
         arena = self._engine.arena
         self._control, self._status = self._engine.control, self._engine.status
         self._actions = ActionWriter(spec.actions, self._merged.rows, arena.arrays("actions"), config.action_bounds)
+        self._resets = Resets(self._engine, self._merged)
         self._results = ResultReader(self._engine, self._merged, config.copy)
         self.profiler = Profiler(arena.array("timings"), config.trace) if config.profile else None
         self.last_timing: ChunkTiming | None = None
@@ -131,11 +118,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         seeds = seeds_for(seed, self.num_envs)
         rest = options or None
         self._prepare(None, autoreset=self._mode)
-        starts = {i: _start(tasks[i], seeds[i], states[i], rest) for i in rows.tolist()}
+        starts = {i: start(tasks[i], seeds[i], states[i], rest) for i in rows.tolist()}
         self._engine.require_idle(rows.tolist())
-        self._check_group_reset(rows.tolist())
+        self._resets.check_groups(rows.tolist())
         began = self.profiler.begin() if self.profiler else None
-        self._reset_rows(starts)
+        self._resets.begin(starts)
         infos = self._results.infos(self._all_rows, self._status.copy(), only=starts)
         if self.profiler and began:
             self.profiler.finish(*began, rows)
@@ -214,7 +201,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     # -- asynchronous -------------------------------------------------------------------------------------------------
 
-    def begin(self, rows: Sequence[int] | np.ndarray, episodes: EpisodeId | Sequence[EpisodeId]) -> None:
+    def begin(
+        self,
+        rows: Sequence[int] | np.ndarray,
+        episodes: EpisodeId | Sequence[EpisodeId],
+        *,
+        cameras: Sequence[str] | None = None,
+    ) -> None:
         """Start an episode in each row; returns at once. The first observations come with `recv`."""
         self._check_open()
         rows = row_indices(rows, self.num_envs)
@@ -224,9 +217,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise ConfigError(f"{len(episodes)} episodes were given for {len(rows)} rows")
         self._engine.require_idle(rows.tolist())
         self._uncertain = True
-        self._prepare(None, w.DISABLED, rows)
+        self._prepare(cameras, w.DISABLED, rows)
         self._engine.state[rows] = NEW
-        self._engine.reset(rows.tolist(), [_start(e.task, e.seed, e.init_state, None) for e in episodes])
+        self._engine.reset(rows.tolist(), [start(e.task, e.seed, e.init_state) for e in episodes])
         if self.profiler:
             self._sent_at[rows] = time.perf_counter()
 
@@ -317,6 +310,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Return a frame of each row."""
         return self.call("render")
 
+    def abandon(self) -> None:
+        """Wait for rows that are under way and forget what they bring; every row must be begun anew."""
+        if self.closed:
+            return
+        self._engine.abandon()
+        self._engine.state[:] = NEW
+        self._uncertain = True
+
     @property
     def failures(self) -> list[WorkerError]:
         """What has gone wrong in workers so far, oldest first."""
@@ -369,36 +370,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             held = (self._status[:, w.NUM_STEPS] == 0) & (self._status[:, w.WAS_RESET] == 0)
             self._engine.state[:] = np.where(aborted, ABORTED, np.where(ended | held, ENDED, LIVE))
         elif aborted.any():
-            self._begin_again(np.flatnonzero(aborted))
+            self._resets.begin_again(np.flatnonzero(aborted).tolist())
         self._uncertain = self._mode == w.DISABLED and bool(ended.any())
-
-    def _begin_again(self, rows: np.ndarray) -> None:
-        """Begin a new episode at once in rows whose last was aborted, as SameStep asks for."""
-        health, seeds = self._engine.health, self._engine.seeds
-        self._reset_rows({row: _start(None, health.next_seed(row, seeds[row]), None, None) for row in rows.tolist()})
-
-    def _reset_rows(self, starts: Mapping[int, dict[str, Any]]) -> None:
-        """Begin an episode in each row; resets that are lost with their worker are repeated until it is given up."""
-        waiting = dict(starts)
-        while waiting:
-            self._engine.reset(list(waiting), list(waiting.values()))
-            self._engine.collect_all()
-            waiting = {row: starts[row] for row in self._engine.aborted}
-            self._engine.aborted.clear()
-        self._engine.state[list(starts)] = LIVE
-
-    def _check_group_reset(self, rows: Sequence[int]) -> None:
-        """Refuse to reset part of a group that can only be reset as one."""
-        chosen = set(rows)
-        for worker in self._supervisor.workers:
-            if not worker.lockstep or self._merged.rows[worker.rows[0]].partial_reset:
-                continue
-            others = [r for r in worker.rows if r not in chosen and self._engine.state[r] == LIVE]
-            if others and chosen.intersection(worker.rows):
-                raise RowStateError(
-                    f"rows {worker.rows} can only be reset together, and rows {others} are in mid-episode",
-                    do="reset them all, or wait until they have ended",
-                )
 
     def _prepare(self, cameras: Sequence[str] | None, autoreset: int, rows: np.ndarray | None = None) -> None:
         """Write the control words that seldom change; cameras only of `rows` (None: all), for others may be at work."""
@@ -432,7 +405,3 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._check_open()
         payloads = [encode({"method": method, "args": a, "kwargs": dict(kwargs)}) for a in args]
         return tuple(self._engine.call([int(row) for row in rows], payloads))
-
-
-def _start(task: Any, seed: int | None, init_state: Any, options: Any) -> dict[str, Any]:
-    return {"task": task, "seed": seed, "init_state": init_state, "options": options}

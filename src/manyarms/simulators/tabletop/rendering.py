@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import glob
 import os
 from typing import Any, Dict, Optional, Sequence, Tuple
@@ -11,7 +11,10 @@ import numpy as np
 
 from .scene import FAR, NEAR
 
-QUALITIES = ("auto", "fast", "full")
+#: Shadow map and samples a pixel. Both cost more than everything else: on a laptop `fast` is ten times as fast as
+#: `full`, on a server's GPU six times (docs/benchmarks/rendering.md). What one machine renders another must, too, so the
+#: quality never depends on the machine.
+QUALITIES = {"fast": (0, 0), "good": (1024, 4), "full": (4096, 4)}
 
 
 class NoGraphics(RuntimeError):
@@ -26,12 +29,23 @@ def choose_backend() -> Optional[str]:
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if chosen:
         return chosen if chosen not in ("disable", "disabled", "off", "0", "false") else None
-    egl, osmesa = ctypes.util.find_library("EGL"), ctypes.util.find_library("OSMesa")
+    egl = can_load("libEGL.so.1", "libEGL.so")
     if egl and has_gpu():
         return "egl"
-    if osmesa:
+    if can_load("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so"):
         return "osmesa"
     return "egl" if egl else None
+
+
+def can_load(*names: str) -> bool:
+    """Tell whether the system finds one of these libraries, in its own places or in ``LD_LIBRARY_PATH``."""
+    for name in names:
+        try:
+            ctypes.CDLL(name)
+            return True
+        except OSError:
+            continue
+    return False
 
 
 def has_gpu() -> bool:
@@ -99,16 +113,11 @@ class Cameras:
                 "cameras were asked for, but neither EGL nor OSMesa is installed: "
                 "apt-get install libosmesa6 (or libegl1 libgl1-mesa-dri), or cameras=[]"
             )
-        fast = self._quality == "fast" or (self._quality == "auto" and not has_gpu())
-        if fast:
-            # Shadow maps and multisampling are most of the cost in software.
-            model.vis.quality.offsamples = 0
-            model.vis.quality.shadowsize = 0
+        model.vis.quality.shadowsize, model.vis.quality.offsamples = QUALITIES[self._quality]
         width, height = self._size
         renderer = mujoco.Renderer(model, height, width)
-        if fast:
-            for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-                renderer.scene.flags[flag] = 0
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = QUALITIES[self._quality][0] > 0
         return renderer
 
     def close(self) -> None:

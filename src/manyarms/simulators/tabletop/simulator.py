@@ -47,8 +47,8 @@ class Options:
     """Width and height in pixels."""
     depth: bool = False
     mask: bool = False
-    render_quality: str = "auto"
-    """"fast" leaves out shadows and smooth edges, "full" has them, "auto" is full with a GPU."""
+    render_quality: str = "fast"
+    """"fast" leaves out shadows and smooth edges, "good" has them, "full" has finer ones."""
     arm_mode: str = "ik"
     """What actions mean: ik, planning, delta_ee, joint_position, joint_velocity."""
     variation: Optional[int] = None
@@ -60,7 +60,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, value, choices in (
             ("arm_mode", self.arm_mode, tuple(MODES)),
-            ("render_quality", self.render_quality, QUALITIES),
+            ("render_quality", self.render_quality, tuple(QUALITIES)),
             *(("camera", camera, CAMERAS) for camera in self.cameras),
         ):
             if value not in choices:
@@ -83,21 +83,28 @@ class Options:
 
 
 class TabletopSimulator(Simulator):
-    """A Panda-shaped arm at a table, and one of the tasks in `tasks/`."""
+    """A Panda-shaped arm at a table, and one or several of the tasks in `tasks/`."""
 
-    def __init__(self, task: str = "reach_target", max_episode_steps: Optional[int] = None, **options: Any) -> None:
-        """Open a scene; `options` are those of `Options`."""
+    def __init__(
+        self,
+        task: str = "",
+        tasks: Sequence[str] = (),
+        max_episode_steps: Optional[int] = None,
+        **options: Any,
+    ) -> None:
+        """Open a scene; `options` are those of `Options`. With several `tasks`, every reset says which is played."""
         self.options = Options(**options)
-        self._tasks = discover()
-        self._name = self._named(task)
-        self._task: TabletopTask = self._tasks[self._name]()
-        self._world = World(self._task.xml())
-        self._controller = Controller(self._world, self.options.arm_mode, np.random.default_rng(0))
+        known = discover()
+        self._names = list(dict.fromkeys(_named(name, known) for name in (tasks or [task or "reach_target"])))
+        self._scenes = {name: _Scene(known[name](), self.options.arm_mode) for name in self._names}
+        self._limit = max_episode_steps
         self._cameras = Cameras(self.options.size, self.options.render_quality)
         self._rng = np.random.default_rng()
         self._info: Dict[str, Any] = {}
+        self._steps = 0
+        self._enter(self._names[0])
         self._begin(0)
-        self.spec = self._describe(max_episode_steps)
+        self.spec = self._describe()
         if self.options.cameras:
             self.render(self.options.cameras[0])  # says now what is missing
 
@@ -105,13 +112,12 @@ class TabletopSimulator(Simulator):
     def preload(cls, **options: Any) -> None:
         discover()
 
-    def _named(self, name: str) -> str:
-        found = snake_case(name)
-        if found not in self._tasks:
-            raise UnknownTask(name, list(self._tasks))
-        return found
+    def _enter(self, name: str) -> None:
+        """Go over to the scene of a task."""
+        scene = self._scenes[name]
+        self._name, self._task, self._world, self._controller = name, scene.task, scene.world, scene.controller
 
-    def _describe(self, limit: Optional[int]) -> Spec:
+    def _describe(self) -> Spec:
         width, height = self.options.size
         fields: Dict[str, Field] = {}
         for camera in self.options.cameras:
@@ -120,30 +126,34 @@ class TabletopSimulator(Simulator):
                 dtype, low, high = _IMAGES[kind]
                 fields[camera + "_" + kind] = Field(shape, dtype, low, high, camera=camera)
         fields.update({name: Field(shape) for name, shape in _STATE_FIELDS.items()})
-        fields["task_low_dim_state"] = Field(self._task.state(self._world).shape)
+        sizes = {scene.task.state(scene.world).shape[0] for scene in self._scenes.values()}
+        fields["task_low_dim_state"] = Field((max(sizes),), ragged=len(sizes) > 1)
         action = MODES[self.options.arm_mode]()
         if self.options.expert:
             fields["expert_action"] = Field(action.shape)
-        descriptions = [text for i in range(len(self._task.variations)) for text in self._task.descriptions(i)]
         return Spec(
             observations=fields,
             actions={"": action},
             control_rate=1.0 / CONTROL_PERIOD,
-            horizon=limit or self._task.horizon,
-            tasks=(Task(self._name, tuple(dict.fromkeys(descriptions))),),
+            horizon=self._limit or max(scene.task.horizon for scene in self._scenes.values()),
+            tasks=tuple(Task(name, scene.task.all_descriptions()) for name, scene in self._scenes.items()),
             can_save=True,
         )
 
     # -- episodes -----------------------------------------------------------------------------------------------------
 
     def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
-        if task is not None and self._named(task) != self._name:
-            raise SpecError("this row plays %s; %s needs a row of its own" % (self._name, task))
+        if task is not None:
+            name = _named(task, discover())
+            if name not in self._scenes:
+                raise SpecError("this row plays %s; %s needs a row of its own" % (", ".join(self._names), name))
+            self._enter(name)
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         episode = int(self._rng.integers(2**31))
         if isinstance(init_state, dict) and "physics" in init_state:
             self.load_state(init_state)
+            self._steps = 0
             self._info = self._introduce()
             return
         wanted = init_state.get("variation") if isinstance(init_state, dict) else init_state
@@ -157,7 +167,7 @@ class TabletopSimulator(Simulator):
         chosen = next((v for v in (variation, self.options.variation) if v is not None), drawn)
         if not 0 <= chosen < len(self._task.variations):
             raise SpecError("%s has variations 0 to %d" % (self._name, len(self._task.variations) - 1))
-        self._episode, self._played = episode, chosen
+        self._episode, self._played, self._steps = episode, chosen, 0
         self._world.restart()
         self._task.lay_out(self._world, rng, chosen)
         self._world.forward()
@@ -173,6 +183,7 @@ class TabletopSimulator(Simulator):
 
     def step(self, action: Any) -> StepResult:
         self._info = {}
+        self._steps += 1
         self._controller.held = [name for name in self._task.graspable if self._world.grasped(name)]
         try:
             self._controller.apply(action)
@@ -181,7 +192,7 @@ class TabletopSimulator(Simulator):
             self._controller.tick()
         success = self._task.succeeded(self._world)
         reward = self._task.reward(self._world) if self.options.shaped_rewards and not success else float(success)
-        return StepResult(reward, success, success)
+        return StepResult(reward, success, success, self._steps >= (self._limit or self._task.horizon))
 
     def info(self) -> Dict[str, Any]:
         return self._info
@@ -229,19 +240,42 @@ class TabletopSimulator(Simulator):
             "task": self._name,
             "episode": self._episode,
             "variation": self._played,
+            "steps": self._steps,
             "physics": self._world.save(),
             "planner": self._controller.rng.bit_generator.state,
         }
 
     def load_state(self, state: Any) -> None:
-        if state["task"] != self._name:
-            raise SpecError("this state is of %s, this row plays %s" % (state["task"], self._name))
+        if state["task"] not in self._scenes:
+            raise SpecError("this state is of %s, this row plays %s" % (state["task"], ", ".join(self._names)))
+        self._enter(state["task"])
         self._begin(state["episode"], state["variation"])
+        self._steps = state["steps"]
         self._world.load(state["physics"])
         self._controller.rng.bit_generator.state = state["planner"]
 
     def close(self) -> None:
         self._cameras.close()
+
+
+class _Scene:
+    """A task's world and what moves the arm in it."""
+
+    def __init__(self, task: TabletopTask, mode: str) -> None:
+        self.task = task
+        self.world = World(task.xml())
+        self.controller = Controller(self.world, mode, np.random.default_rng(0))
+        self.world.restart()
+        task.lay_out(self.world, np.random.default_rng(0), 0)
+        self.world.forward()
+
+
+def _named(name: str, known: Dict[str, Any]) -> str:
+    """Return a task's own name for either spelling."""
+    found = snake_case(name)
+    if found not in known:
+        raise UnknownTask(name, list(known))
+    return found
 
 
 __all__ = ["TabletopSimulator"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import numpy as np
@@ -81,7 +82,13 @@ class TabletopTask(ABC):
         """Return several ways to say what is to be done."""
         return [template.replace("{}", self.variations[variation]) for template in self.templates]
 
+    def all_descriptions(self) -> Tuple[str, ...]:
+        """Return the descriptions of every variation, each once."""
+        found = [text for i in range(len(self.variations)) for text in self.descriptions(i)]
+        return tuple(dict.fromkeys(found))
 
+
+@lru_cache(maxsize=1)
 def discover() -> Dict[str, Type[TabletopTask]]:
     """Return all tasks by name."""
     from . import tasks

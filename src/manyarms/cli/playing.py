@@ -1,0 +1,110 @@
+"""What commands that play episodes share: which simulator and tasks, which policy, how many of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import tyro
+
+from manyarms.cli.options import parse_pairs
+from manyarms.errors import ConfigError
+from manyarms.policies.base import Policy, needs_of
+from manyarms.policies.registry import find_policy, make_policy
+from manyarms.rollout import RunnerConfig
+from manyarms.simulators.registry import split_id
+from manyarms.vector import EpisodeId, VectorEnv, make_vec
+
+Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")]
+
+#: Settings that cannot change what is played, only how fast.
+_NOT_IDENTITY = (
+    *("num_envs", "rows_per_worker", "pipeline_stage_num", "out", "resume", "videos", "video_camera"),
+    *("video_stride", "fps", "info_on_video", "python"),
+)
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    """Which episodes are played, by whom and how."""
+
+    simulator: tyro.conf.Positional[str]
+    """<simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
+    tasks: str = ""
+    """Tasks, separated by commas; default: the one in the simulator's name."""
+    policy: str = "random"
+    """random, expert, mlp, pixel, remote, a plug-in's name or package.module:factory."""
+    policy_options: Pairs = ()
+    """Options of the policy."""
+    episodes: int = 10
+    """Episodes a task."""
+    seed: int = 0
+    """Seed of every task's first episode; the others count up."""
+    num_envs: int = 4
+    """Environments side by side; results do not depend on it."""
+    rows_per_worker: int = 1
+    """Environments that share a process."""
+    max_episode_steps: int | None = None
+    """Steps after which an episode has failed; default: the simulator's own limit."""
+    replan_horizon: int | None = None
+    """How many actions of a chunk are taken before the policy is asked again; default: all."""
+    pipeline_stage_num: int = 2
+    """In how many parts the environments take turns at the policy."""
+    python: str | None = None
+    """The interpreter the simulator runs in."""
+    options: Pairs = ()
+    """Further options of the simulator or of the vector environment."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ConfigError(f"episodes is {self.episodes}; play at least one")
+
+    @property
+    def task_names(self) -> list[str]:
+        return [name.strip() for name in self.tasks.split(",") if name.strip()]
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that decide what comes out."""
+        chosen = [field.name for field in fields(self) if field.name not in _NOT_IDENTITY]
+        return {name: getattr(self, name) for name in chosen}
+
+    def runner(self, **changes: Any) -> RunnerConfig:
+        """Return how the policy serves the rows."""
+        return RunnerConfig(
+            **{"replan_horizon": self.replan_horizon, "pipeline_stage_num": self.pipeline_stage_num, **changes}
+        )
+
+
+@contextmanager
+def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
+    """Open the environments that a config asks for, with what its policy needs of them."""
+    name, task = split_id(config.simulator)
+    options: dict[str, Any] = {
+        **needs_of(find_policy(config.policy)),
+        "rows_per_worker": config.rows_per_worker,
+        "max_episode_steps": config.max_episode_steps,
+        "python": config.python,
+        "action_bounds": "clip",
+        "copy": False,
+        **settings,
+        **parse_pairs(config.options),
+    }
+    if config.task_names:
+        if task:
+            raise ConfigError(f"both {config.simulator!r} and --tasks name tasks", do=f"write {name!r} with --tasks")
+        options["tasks"] = config.task_names
+    with make_vec(config.simulator, config.num_envs, **options) as envs:
+        yield envs
+
+
+def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:
+    """Make the policy."""
+    return make_policy(config.policy, envs.simulator_spec, parse_pairs(config.policy_options))
+
+
+def episodes_of(config: PlayConfig, envs: VectorEnv) -> list[EpisodeId]:
+    """Return every episode, task by task in turn, so that an evaluation cut short knows something of each."""
+    names: list[str | None] = list(dict.fromkeys(name for row in envs.row_tasks for name in row)) or [None]
+    return [EpisodeId(task=name, seed=config.seed + i) for i in range(config.episodes) for name in names]

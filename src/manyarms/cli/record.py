@@ -1,0 +1,77 @@
+"""``manyarms record``: episodes to disk, to play back or to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyarms.cli.options import parse, parse_pairs
+from manyarms.cli.playing import PlayConfig, episodes_of, opened, policy_for
+from manyarms.errors import ConfigError
+from manyarms.reporting.console import Scoreboard
+from manyarms.reporting.recording import Recorder, Recording
+from manyarms.rollout import Runner
+
+
+@dataclass(frozen=True)
+class RecordConfig(PlayConfig):
+    """Play episodes and write down every step; with --policy expert, demonstrations."""
+
+    out: Path = Path("recording")
+    """Where episodes go."""
+    lerobot: Path | None = None
+    """Also write a LeRobotDataset (v3.0) here."""
+    only_success: bool = False
+    """Leave episodes that failed out of the LeRobotDataset."""
+    resume: bool = False
+    """Go on with what --out holds."""
+
+
+def run(config: RecordConfig) -> Recording:
+    """Record what is not recorded yet."""
+    if (config.out / "recording.json").exists() and not config.resume:
+        raise ConfigError(f"{config.out} holds a recording already", do="--resume to go on, or another --out")
+    with opened(config) as envs:
+        episodes = episodes_of(config, envs)
+        source = {"simulator": config.simulator, "options": _simulator_options(config), "python": config.python}
+        done = set(Recording(config.out).positions) if config.resume else set()
+        recorder = Recorder(config.out, envs.simulator_spec, source, episodes)
+        missing = [episode for i, episode in enumerate(episodes) if i not in done]
+        runner = Runner(envs, policy_for(config, envs), config.runner(keep=(), steps_per_call=1), sinks=[recorder])
+        print(runner.memory)
+        try:
+            with Scoreboard(len(missing)) as board:
+                for episode in runner.play(missing):
+                    board.add(episode.id.task or "", episode.success)
+        finally:
+            recorder.close()
+    recording = Recording(config.out)
+    if config.lerobot is not None:
+        from manyarms.reporting.lerobot import write_dataset
+
+        write_dataset(config.lerobot, recording, only_success=config.only_success)
+    return recording
+
+
+def _simulator_options(config: RecordConfig) -> dict[str, object]:
+    """Return what a replay must give the simulator; the expert's hints are left out."""
+    options = {**parse_pairs(config.options), "max_episode_steps": config.max_episode_steps}
+    if config.task_names:
+        options["tasks"] = config.task_names
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, record, say what there is."""
+    config = parse(RecordConfig, "record", arguments)
+    recording = run(config)
+    solved = steps = 0
+    for episode in recording:
+        solved += episode.success
+        steps += len(episode)
+    print(f"{len(recording)} episodes ({solved} solved), {steps} steps: {config.out}")
+    if config.lerobot is not None:
+        print(f"LeRobotDataset v3.0: {config.lerobot}")
+    print(f"next: manyarms replay {config.out}")
+    return 0

@@ -1,0 +1,6 @@
+"""From observations to chunks of actions."""
+
+from manyarms.policies.base import ActionChunk, Observations, Policy
+from manyarms.policies.registry import make_policy
+
+__all__ = ["ActionChunk", "Observations", "Policy", "make_policy"]

@@ -1,0 +1,105 @@
+"""What a policy is: many rows' observations in, a chunk of actions for each out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from manyarms.vector import EpisodeId
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What a policy sees of some rows, each somewhere in an episode."""
+
+    fields: Mapping[str, np.ndarray]
+    """Arrays [rows, …] by flat name (``robot/joints``); the only field of an unnamed observation is ``""``."""
+    texts: Sequence[str]
+    """What each row is told to do."""
+    episodes: Sequence[EpisodeId]
+    steps: np.ndarray  # [rows]
+    """How many actions each episode has taken."""
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def rows(self, index: Sequence[int] | np.ndarray) -> Observations:
+        """Return some of the rows."""
+        picked = [int(i) for i in index]
+        return Observations(
+            {name: array[picked] for name, array in self.fields.items()},
+            [self.texts[i] for i in picked],
+            [self.episodes[i] for i in picked],
+            self.steps[picked],
+        )
+
+    def padded(self, size: int) -> Observations:
+        """Return at least `size` rows, the last one repeated."""
+        index = np.minimum(np.arange(max(size, len(self))), len(self) - 1)
+        return self if len(self) >= size else self.rows(index)
+
+    def with_fields(self, **fields: np.ndarray) -> Observations:
+        """Return the same rows with fields replaced or added."""
+        return replace(self, fields={**self.fields, **fields})
+
+
+@dataclass(frozen=True)
+class ActionChunk:
+    """K actions for each of R rows, and what learning needs to know about how they were chosen."""
+
+    actions: Mapping[str, np.ndarray]
+    """Arrays [R, K, …] by flat name; a single array of actions is named ``""``."""
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Arrays [R, …] kept with the episode: ``log_probs`` [R, K, …], ``values`` [R], tokens, …"""
+
+    @classmethod
+    def of(cls, actions: np.ndarray | Mapping[str, np.ndarray], **extras: np.ndarray) -> ActionChunk:
+        """Make a chunk of a plain array or of named ones."""
+        return cls(dict(actions) if isinstance(actions, Mapping) else {"": actions}, extras)
+
+    @property
+    def length(self) -> int:
+        """K."""
+        return next(iter(self.actions.values())).shape[1]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.actions.values())))
+
+    def rows(self, index: Any) -> ActionChunk:
+        """Return some of the rows."""
+        return ActionChunk(
+            {name: array[index] for name, array in self.actions.items()},
+            {name: array[index] for name, array in self.extras.items()},
+        )
+
+
+def joined(chunks: Sequence[ActionChunk]) -> ActionChunk:
+    """Put chunks of the same length under each other."""
+    first = chunks[0]
+    return ActionChunk(
+        {name: np.concatenate([chunk.actions[name] for chunk in chunks]) for name in first.actions},
+        {name: np.concatenate([chunk.extras[name] for chunk in chunks]) for name in first.extras},
+    )
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that chooses actions for many rows at once.
+
+    What it returns for a row may depend on that row's observation, text and episode only, never on its neighbours: then
+    a run is the same for any number of environments. A policy with a list `cameras` looks through those only (none are
+    rendered for an empty one), one with a number `chunk` says how many actions it gives at a time, and one with a dict
+    `needs` cannot do without these options of the simulator.
+    """
+
+    def act(self, observations: Observations) -> ActionChunk:
+        """Choose the next chunk of every row."""
+        ...
+
+
+def needs_of(policy: object) -> dict[str, Any]:
+    """Return the simulator options that a policy, or what makes one, cannot do without."""
+    return dict(getattr(policy, "needs", {}))

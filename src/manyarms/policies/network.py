@@ -1,0 +1,175 @@
+"""A policy around a PyTorch network: batches, noise, heads and values; what it sees is up to its torso."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from manyarms.errors import ConfigError
+from manyarms.policies import noise
+from manyarms.policies.base import ActionChunk, Observations, joined
+from manyarms.policies.heads import HEADS, Evaluation
+from manyarms.simulators.base import Field, Spec
+
+_NOISE = {"normal": noise.normal, "uniform": noise.uniform}
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """What all network policies have in common."""
+
+    chunk: int = 8
+    """Actions a decision."""
+    head: str = "gaussian"
+    """gaussian, or tokens (256 bins a number)."""
+    value_head: bool = False
+    """Also estimate the value of what is seen, for PPO."""
+    sample: bool = True
+    """Draw actions; False: take the most likely."""
+    deterministic: bool = False
+    """Pad every batch to `batch_size`, so that what a row gets does not depend on how many are asked for."""
+    batch_size: int = 32
+    """Most rows in one pass of the network; 0: as many as come."""
+    seed: int = 0
+    """Of the first weights and of the noise."""
+    device: str = "cpu"
+    hidden: int = 256
+    log_std: float = -1.0
+    """First spread of the gaussian head."""
+    temperature: float = 1.0
+    """Of the token head."""
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise ConfigError(f"head is {self.head!r}", do=f"choose from {', '.join(HEADS)}")
+        if self.deterministic and self.batch_size < 1:
+            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
+        if self.chunk < 1:
+            raise ConfigError(f"chunk is {self.chunk}; a policy gives at least one action")
+
+
+class NetworkPolicy(nn.Module):
+    """Features from a torso, a head for actions, and one for values where they are wanted.
+
+    Subclasses give a torso (inputs -> [rows, hidden]) and say in `inputs` what it is fed of an observation.
+    """
+
+    def __init__(self, spec: Spec, config: NetworkConfig, torso: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.config = config
+        self.chunk = config.chunk
+        action = spec.actions.get("")
+        if action is None or np.dtype(action.dtype).kind != "f":
+            raise ConfigError("network policies need one array of real numbers as action", do="wrap the simulator")
+        width = int(np.prod(action.shape))
+        offset, scale = _to_unit(action)
+        self.offset: Tensor
+        self.scale: Tensor
+        self.register_buffer("offset", torch.from_numpy(offset))
+        self.register_buffer("scale", torch.from_numpy(scale))
+        self._action = action
+        hidden = config.hidden
+        extra = {"log_std": config.log_std} if config.head == "gaussian" else {"temperature": config.temperature}
+        with _first_weights(config.seed):
+            self.torso = torso()
+            self.head: Any = HEADS[config.head](hidden, config.chunk, width, **extra)
+            self.value = (
+                nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)) if config.value_head else None
+            )
+        self.to(config.device)
+
+    def inputs(self, observations: Observations) -> dict[str, Tensor]:
+        """Return what the torso is fed."""
+        raise TypeError(f"{type(self).__name__} does not say what it sees")
+
+    # -- acting -------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def act(self, observations: Observations) -> ActionChunk:
+        """Choose a chunk for every row, a few rows at a time."""
+        return joined([self._act(part, count) for part, count in self._parts(observations)])
+
+    def _parts(self, observations: Observations) -> Iterator[tuple[Observations, int]]:
+        """Yield batches, and how many rows of each are asked for; the others only fill it up."""
+        size = self.config.batch_size or len(observations)
+        for start in range(0, len(observations), size):
+            index = np.arange(start, min(start + size, len(observations)))
+            part = observations if len(index) == len(observations) else observations.rows(index)
+            yield part.padded(size) if self.config.deterministic else part, len(index)
+
+    def _act(self, observations: Observations, count: int) -> ActionChunk:
+        features = self.torso(**self.inputs(observations))
+        drawn = None
+        if self.config.sample:
+            array = _NOISE[self.head.kind](self.config.seed, observations, self.head.noise_shape)
+            drawn = torch.from_numpy(array).to(self.offset.device)
+        chosen, log_probs = self.head.sample(features, drawn)
+        extras = {"chosen": chosen, "log_probs": log_probs}
+        if self.value is not None:
+            extras["values"] = self.value(features)[:, 0]
+        actions = self.to_simulator(self.head.decode(chosen))
+        return ActionChunk.of(actions[:count], **{name: t[:count].cpu().numpy() for name, t in extras.items()})
+
+    # -- learning -----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, observations: Observations, chosen: np.ndarray | Tensor) -> Evaluation:
+        """Return log-probabilities, entropies and values of what was chosen (the extra `chosen` of an episode)."""
+        features = self.torso(**self.inputs(observations))
+        taken = torch.as_tensor(chosen, device=self.offset.device)
+        log_probs, entropy = self.head.evaluate(features, taken)
+        return Evaluation(log_probs, entropy, None if self.value is None else self.value(features)[:, 0])
+
+    def choice_of(self, actions: np.ndarray) -> Tensor:
+        """Return what the head would have had to choose for a simulator's actions [rows, K, A]: for cloning."""
+        unit = (torch.as_tensor(actions, dtype=torch.float32).to(self.offset.device) - self.offset) / self.scale
+        return self.head.encode(unit)
+
+    def to_simulator(self, unit: Tensor) -> np.ndarray:
+        """Turn actions in -1..1 into the simulator's, within its bounds."""
+        actions = (unit * self.scale + self.offset).cpu().numpy().astype(self._action.dtype)
+        if self._action.low is not None or self._action.high is not None:
+            actions = np.clip(actions, self._action.low, self._action.high).astype(self._action.dtype)
+        return actions.reshape(*actions.shape[:2], *self._action.shape)
+
+
+def _to_unit(field: Field) -> tuple[np.ndarray, np.ndarray]:
+    """Return offset and scale that bring -1..1 to an action's bounds; numbers without bounds stay as they are."""
+    shape = (int(np.prod(field.shape)),)
+    if field.low is None or field.high is None:
+        return np.zeros(shape, np.float32), np.ones(shape, np.float32)
+    low = np.broadcast_to(np.asarray(field.low, np.float64), field.shape).reshape(-1)
+    high = np.broadcast_to(np.asarray(field.high, np.float64), field.shape).reshape(-1)
+    return ((low + high) / 2.0).astype(np.float32), np.maximum((high - low) / 2.0, 1e-6).astype(np.float32)
+
+
+@contextmanager
+def _first_weights(seed: int) -> Iterator[None]:
+    """Make first weights depend on `seed` only, and leave PyTorch's own randomness as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def state_names(spec: Spec, wanted: Sequence[str] = ()) -> list[str]:
+    """Return the fields that are numbers: those asked for, else all that are no images and no answers."""
+    if wanted:
+        missing = [name for name in wanted if name not in spec.observations]
+        if missing:
+            raise ConfigError(
+                f"there is no observation {missing[0]!r}", do=f"choose from {', '.join(spec.observations)}"
+            )
+        return list(wanted)
+    return [
+        name
+        for name, field in spec.observations.items()
+        if not field.camera and name != "expert_action" and np.dtype(field.dtype).kind in "biuf"
+    ]
+
+
+__all__ = ["Evaluation", "NetworkConfig", "NetworkPolicy", "state_names"]

@@ -1,0 +1,59 @@
+"""From a name to a policy: built in, a plug-in's entry point (group ``manyarms.policies``), or an import string."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from manyarms.errors import ConfigError, UnknownName, did_you_mean
+from manyarms.policies.base import Policy
+from manyarms.simulators.base import Spec
+from manyarms.simulators.registry import import_object, is_import_string
+
+ENTRY_POINT_GROUP = "manyarms.policies"
+
+#: Built-in policies: name -> import string. Nothing is imported before it is asked for.
+BUILT_IN = {
+    "random": "manyarms.policies.scripted:RandomPolicy",
+    "expert": "manyarms.policies.scripted:ExpertPolicy",
+    "mlp": "manyarms.policies.small:MlpPolicy",
+    "pixel": "manyarms.policies.small:PixelPolicy",
+    "remote": "manyarms.policies.remote:RemotePolicy",
+}
+
+
+def find_policy(name: str) -> Any:
+    """Return what makes a policy: called with the simulator's spec and options."""
+    if is_import_string(name):
+        try:
+            return import_object(name)
+        except ImportError as error:
+            raise UnknownName(f"there is no policy {name!r}", why=str(error)) from error
+    from importlib import metadata
+
+    points = {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in BUILT_IN and name not in points:
+        raise UnknownName(f"there is no policy {name!r}", do=did_you_mean(name, [*BUILT_IN, *points]))
+    try:
+        return import_object(BUILT_IN[name]) if name in BUILT_IN else points[name].load()
+    except ImportError as error:
+        raise ConfigError(
+            f"policy {name!r} needs {error.name}", do="pip install 'manyarms[torch]' (or 'manyarms[serve]' for remote)"
+        ) from error
+
+
+def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None) -> Policy:
+    """Make a policy for a simulator."""
+    factory = find_policy(name)
+    options = dict(options or {})
+    parameters = inspect.signature(factory).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        unknown = [option for option in options if option not in parameters]
+        if unknown:
+            known = [parameter for parameter in parameters if parameter != "spec"]
+            raise ConfigError(f"policy {name!r} has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
+    return factory(spec, **options)
+
+
+__all__ = ["BUILT_IN", "find_policy", "make_policy"]

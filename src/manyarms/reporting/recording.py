@@ -1,0 +1,173 @@
+"""Episodes on disk, step by step and exact: what was seen, done and earned, to play back or to learn from.
+
+A folder with `recording.json` (which simulator, with which options) and one ``episodes/<position>.npz`` an episode. No
+pickles; numbers come back bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import manyarms
+from manyarms.errors import ConfigError
+from manyarms.reporting.results import write_atomically
+from manyarms.rollout import Episode, Steps
+from manyarms.simulators.base import Spec
+from manyarms.vector import EpisodeId
+from manyarms.workers.wire import decode, encode
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One episode of T steps."""
+
+    position: int
+    id: EpisodeId
+    text: str
+    observations: dict[str, np.ndarray]  # [T + 1, …], the last after the last action
+    actions: dict[str, np.ndarray]  # [T, …]
+    rewards: np.ndarray  # [T]
+    success: bool
+    terminated: bool
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+class Recorder:
+    """A sink that writes every episode it sees. The runner must observe after each action (steps_per_call=1)."""
+
+    def __init__(self, folder: Path, spec: Spec, source: Mapping[str, Any], episodes: Sequence[EpisodeId]) -> None:
+        """Record `episodes` of the simulator that `source` describes; all cameras of `spec` are rendered."""
+        self.cameras = spec.cameras
+        self.folder = folder
+        self._positions = {episode.key: i for i, episode in enumerate(episodes)}
+        self._rows: dict[int, _Gathered] = {}
+        self._pool = ThreadPoolExecutor(1)
+        self._writing: list[Future[None]] = []
+        (folder / "episodes").mkdir(parents=True, exist_ok=True)
+        head = {"format": _FORMAT, "manyarms": manyarms.__version__, "spec": spec.to_json(), **source}
+        write_atomically(folder / "recording.json", json.dumps(head, indent=2) + "\n")
+
+    def begin(self, row: int, episode: EpisodeId, text: str, observation: Mapping[str, np.ndarray]) -> None:
+        self._rows[row] = _Gathered(text, [_copied(observation)], [], [])
+
+    def advance(self, row: int, steps: Steps) -> None:
+        if len(steps.rewards) != 1:
+            raise ConfigError("a recording needs an observation after each action", do="play with steps_per_call=1")
+        gathered = self._rows[row]
+        gathered.observations.append(_copied(steps.observation))
+        gathered.actions.append({name: array[0].copy() for name, array in steps.actions.items()})
+        gathered.rewards.append(float(steps.rewards[0]))
+
+    def end(self, row: int, episode: Episode | None) -> None:
+        gathered = self._rows.pop(row)
+        if episode is not None:
+            self._writing.append(self._pool.submit(self._write, gathered, episode))
+
+    def _write(self, gathered: _Gathered, episode: Episode) -> None:
+        position = self._positions[episode.id.key]
+        ends = (episode.success, episode.terminated, episode.truncated)
+        arrays: dict[str, Any] = {
+            "identity": np.frombuffer(encode([_identity(episode.id), gathered.text, *ends]), np.uint8),
+            "rewards": np.array(gathered.rewards),
+        }
+        for role, parts in (("observation", gathered.observations), ("action", gathered.actions)):
+            for name in parts[0] if parts else ():
+                arrays[f"{role}:{name}"] = np.stack([part[name] for part in parts])
+        path = _path(self.folder, position)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        with beside.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        beside.replace(path)
+
+    def close(self) -> None:
+        """Wait until all is on disk; raise what went wrong."""
+        self._pool.shutdown()
+        for writing in self._writing:
+            try:
+                writing.result()
+            except OSError as error:
+                raise ConfigError(f"{self.folder} cannot be written", why=str(error)) from error
+
+
+@dataclass
+class _Gathered:
+    text: str
+    observations: list[dict[str, np.ndarray]]
+    actions: list[dict[str, np.ndarray]]
+    rewards: list[float]
+
+
+class Recording:
+    """A folder of recorded episodes."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.head: dict[str, Any] = json.loads((self.folder / "recording.json").read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{folder} is not a recording", why=str(error)) from error
+        if self.head.get("format") != _FORMAT:
+            raise ConfigError(f"{folder} has format {self.head.get('format')}, this version reads {_FORMAT}")
+        self.spec = Spec.from_json(self.head["spec"])
+        self.positions = sorted(int(path.stem) for path in (self.folder / "episodes").glob("[0-9]*.npz"))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[RecordedEpisode]:
+        return (self.load(position) for position in self.positions)
+
+    def load(self, position: int) -> RecordedEpisode:
+        """Read one episode."""
+        path = _path(self.folder, position)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            identity, text, success, terminated, truncated = decode(arrays["identity"].tobytes())
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"episode {position} cannot be read", why=f"{path}: {error}") from error
+        return RecordedEpisode(
+            position=position,
+            id=EpisodeId(**identity),
+            text=text,
+            observations=_named(arrays, "observation"),
+            actions=_named(arrays, "action"),
+            rewards=arrays["rewards"],
+            success=success,
+            terminated=terminated,
+            truncated=truncated,
+        )
+
+
+def _identity(episode: EpisodeId) -> dict[str, Any]:
+    return {
+        "task": episode.task,
+        "seed": episode.seed,
+        "init_state": episode.init_state,
+        "index": episode.index,
+    }
+
+
+def _named(arrays: Mapping[str, np.ndarray], role: str) -> dict[str, np.ndarray]:
+    return {name.partition(":")[2]: array for name, array in arrays.items() if name.startswith(f"{role}:")}
+
+
+def _path(folder: Path, position: int) -> Path:
+    return folder / "episodes" / f"{position:06d}.npz"
+
+
+def _copied(observation: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.copy() for name, array in observation.items()}

@@ -1,0 +1,159 @@
+"""Results of evaluations: one line an episode on disk, success with its uncertainty, one number first."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from manyarms.errors import ConfigError
+from manyarms.rollout import Episode
+
+#: Two-sided 95 %.
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """How one episode of an evaluation went. Nothing here depends on how fast it ran, or where."""
+
+    position: int
+    """Its place in the evaluation."""
+    task: str | None
+    seed: int | None
+    success: bool
+    total_reward: float
+    length: int
+    text: str
+
+    @classmethod
+    def of(cls, position: int, episode: Episode) -> EpisodeResult:
+        return cls(
+            position,
+            episode.id.task,
+            episode.id.seed,
+            episode.success,
+            episode.total_reward,
+            episode.length,
+            episode.text,
+        )
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a success rate."""
+    if trials == 0:
+        return 0.0, 1.0
+    # centre = (p + z²/2n) / (1 + z²/n), half width = z / (1 + z²/n) · sqrt(p(1-p)/n + z²/4n²)
+    rate, square = successes / trials, _Z * _Z / trials
+    centre = (rate + square / 2.0) / (1.0 + square)
+    half = _Z / (1.0 + square) * math.sqrt(rate * (1.0 - rate) / trials + square / (4.0 * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task, or all of them."""
+
+    episodes: int
+    successes: int
+    success: float
+    interval: tuple[float, float]
+    mean_length: float
+    mean_reward: float
+
+
+def summarise(results: Sequence[EpisodeResult]) -> TaskSummary:
+    """Count successes; for none at all, the interval says that nothing is known."""
+    count = len(results)
+    won = sum(result.success for result in results)
+    return TaskSummary(
+        episodes=count,
+        successes=won,
+        success=won / count if count else 0.0,
+        interval=wilson(won, count),
+        mean_length=sum(result.length for result in results) / max(1, count),
+        mean_reward=sum(result.total_reward for result in results) / max(1, count),
+    )
+
+
+def by_task(results: Iterable[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
+    """Group results; tasks in the order of their first episode."""
+    groups: dict[str, list[EpisodeResult]] = {}
+    for result in sorted(results, key=lambda result: result.position):
+        groups.setdefault(result.task or "", []).append(result)
+    return groups
+
+
+class ResultFolder:
+    """Results on disk while they come in: a file a rank, a line an episode, so that nothing finished is lost."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], *, rank: int = 0, resume: bool = False) -> None:
+        """Open a folder; one that holds results is continued only when asked to, and only with the same config."""
+        self.folder = folder
+        self._path = folder / f"episodes-{rank}.jsonl"
+        if self._path.exists() and not resume:
+            raise ConfigError(f"{folder} holds results already", do="--resume to go on, or another --out")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made", why=str(error)) from error
+        known = folder / "config.json"
+        text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
+        if known.exists() and known.read_text() != text:
+            before = json.loads(known.read_text())
+            differs = [name for name in config if before.get(name) != json.loads(text).get(name)]
+            raise ConfigError(
+                f"{folder} was begun with other settings",
+                why=f"these differ: {', '.join(differs)}",
+                do="use the same, or another --out",
+            )
+        write_atomically(known, text)
+        self._mend()
+
+    def _mend(self) -> None:
+        """Cut off a line that was being written when the last run ended."""
+        if self._path.exists():
+            data = self._path.read_bytes()
+            whole = data[: data.rfind(b"\n") + 1]
+            if whole != data:
+                write_atomically(self._path, whole.decode())
+
+    def load(self) -> dict[int, EpisodeResult]:
+        """Return what all ranks have finished, by position."""
+        known = {field.name for field in fields(EpisodeResult)}
+        found: dict[int, EpisodeResult] = {}
+        for path in sorted(self.folder.glob("episodes-*.jsonl")):
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    result = EpisodeResult(**{k: v for k, v in json.loads(line).items() if k in known})
+                    found[result.position] = result
+        return found
+
+    def add(self, result: EpisodeResult) -> None:
+        """Write one line, at once."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+    def conclude(self, results: Sequence[EpisodeResult]) -> Path:
+        """Write results.json: the headline, each task, each episode."""
+        ordered = sorted(results, key=lambda result: result.position)
+        content = {
+            "success": summarise(ordered).success,
+            "all": asdict(summarise(ordered)),
+            "tasks": {task: asdict(summarise(group)) for task, group in by_task(ordered).items()},
+            "episodes": [asdict(result) for result in ordered],
+        }
+        path = self.folder / "results.json"
+        write_atomically(path, json.dumps(content, indent=2) + "\n")
+        return path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)

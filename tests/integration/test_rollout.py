@@ -1,0 +1,175 @@
+"""One policy, many rows: the same episodes whatever the number of environments, stages and dead workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import manyarms
+from manyarms import EpisodeId
+from manyarms.errors import ConfigError, RolloutError
+from manyarms.policies import ActionChunk, Observations, make_policy
+from manyarms.rollout import Episode, Runner, RunnerConfig, Scene, Steps
+from rollouts import Swaying, fingerprint
+
+EPISODES = [EpisodeId(("near", "far")[i % 2], 100 + i) for i in range(12)]
+
+
+def play(num_envs: int, config: RunnerConfig | None = None, **options: Any) -> list[Episode]:
+    with manyarms.make_vec("standins:Walker", num_envs, max_episode_steps=25, **options) as envs:
+        return list(Runner(envs, Swaying(), config).play(EPISODES))
+
+
+def test_episodes_are_the_same_for_any_number_of_environments_and_stages() -> None:
+    wanted = fingerprint(play(1))
+    for num_envs, stages in ((3, 1), (4, 4), (16, 2)):
+        found = play(num_envs, RunnerConfig(pipeline_stage_num=stages), rows_per_worker=min(4, num_envs))
+        assert fingerprint(found) == wanted
+
+
+class Killer:
+    """Kills the worker of a row now and then, as the out-of-memory killer would."""
+
+    def __init__(self, pids: Any, times: int) -> None:
+        self.pids, self.left, self.killed = pids, times, 0
+        self.rng = np.random.default_rng(0)
+
+    def begin(self, row: int, episode: EpisodeId, text: str, observation: Mapping[str, np.ndarray]) -> None:
+        pass
+
+    def advance(self, row: int, steps: Steps) -> None:
+        if self.left and self.rng.random() < 0.2:
+            self.left -= 1
+            self.killed += 1
+            os.kill(self.pids()[row], signal.SIGKILL)
+
+    def end(self, row: int, episode: Episode | None) -> None:
+        pass
+
+
+def test_killed_workers_change_nothing_but_the_number_of_attempts() -> None:
+    wanted = fingerprint(play(3))
+    with manyarms.make_vec("standins:Walker", 3, max_episode_steps=25) as envs:
+        killer = Killer(lambda: envs.worker_pids, times=5)
+        runner = Runner(envs, Swaying(), RunnerConfig(max_attempts=10), sinks=[killer])
+        found = list(runner.play(EPISODES))
+    assert killer.killed == 5
+    assert sum(episode.attempts - 1 for episode in found) >= 1
+    assert fingerprint(found) == wanted
+
+
+def test_an_episode_that_always_kills_its_worker_ends_the_run_with_its_name() -> None:
+    class Deadly:
+        cameras = ()
+
+        def act(self, observations: Observations) -> ActionChunk:
+            return ActionChunk.of(np.full((len(observations), 1, 1), 7.0, np.float32))  # standins.Misbehaving.KILL
+
+    with manyarms.make_vec("standins:Misbehaving", 1) as envs:
+        runner = Runner(envs, Deadly(), RunnerConfig(max_attempts=2))
+        with pytest.raises(RolloutError, match=r"seed 3.*aborted 2 times") as caught:
+            list(runner.play([EpisodeId(seed=3)]))
+    assert "SIGKILL" in str(caught.value)
+
+
+def test_lockstep_rows_play_through_with_partial_and_whole_resets() -> None:
+    episodes = [EpisodeId(seed=i) for i in range(11)]
+    found = {}
+    for partial in (True, False):
+        for stages in (1, 3):
+            with manyarms.make_vec("standins:Herd", 6, rows_per_worker=3, partial_reset=partial) as envs:
+                policy = Swaying(3, width=1, field="value")
+                config = RunnerConfig(pipeline_stage_num=stages, steps_per_call=2)
+                found[partial, stages] = fingerprint(list(Runner(envs, policy, config).play(episodes)))
+    first, *others = found.values()
+    assert all(other == first for other in others)
+
+
+def test_the_policy_is_asked_for_whole_stages_while_all_rows_play() -> None:
+    with manyarms.make_vec("standins:Walker", 8, rows_per_worker=4, max_episode_steps=8) as envs:
+        policy = Swaying(8)
+        list(Runner(envs, policy, RunnerConfig(pipeline_stage_num=2)).play([EpisodeId(seed=i) for i in range(8)]))
+    assert policy.batches == [4, 4]
+
+
+def test_cameras_nobody_looks_through_are_not_rendered() -> None:
+    with manyarms.make_vec("standins:Walker", 2, max_episode_steps=6) as envs:
+        (first, *_) = Runner(envs, Swaying(2)).play([EpisodeId(seed=i) for i in range(4)])
+        assert envs.call("renders") == (0, 0)
+        assert "front_rgb" not in first.observations
+
+        class Watching(Swaying):
+            cameras = ("wrist",)
+
+        (first, *_) = Runner(envs, Watching(2)).play([EpisodeId(seed=i) for i in range(4)])
+        assert sum(envs.call("renders")) > 0
+        assert "wrist_rgb" in first.observations
+        assert "front_rgb" not in first.observations
+        np.testing.assert_array_equal(first.observations["wrist_rgb"][:, 0, 0, 0], [0, 2, 4])
+
+
+def test_reward_hooks_see_batches_and_their_history_and_add_to_the_last_step() -> None:
+    class Hook:
+        history = 3
+        fields = ("clock",)
+        cameras = ()
+        seen: list[np.ndarray] = []  # noqa: RUF012
+
+        def __call__(self, scene: Scene) -> np.ndarray:
+            assert set(scene.fields) == {"clock"}
+            self.seen.append(scene.fields["clock"])
+            return scene.steps.astype(float)
+
+    hook = Hook()
+    with manyarms.make_vec("standins:Walker", 2, max_episode_steps=6, goal=99.0) as envs:
+        plain = list(Runner(envs, Swaying(2)).play(EPISODES[:2]))
+        (first, second) = Runner(envs, Swaying(2), RunnerConfig(pipeline_stage_num=1), rewards=[hook]).play(
+            EPISODES[:2]
+        )
+    for episode, without in ((first, plain[0]), (second, plain[1])):
+        np.testing.assert_allclose(episode.rewards - without.rewards, [[0, 2], [0, 4], [0, 6]])
+    assert [shown.tolist() for shown in hook.seen] == [[[0, 0, 2]] * 2, [[0, 2, 4]] * 2, [[2, 4, 6]] * 2]
+
+
+def test_a_hook_that_returns_nonsense_is_named() -> None:
+    with manyarms.make_vec("standins:Walker", 1) as envs:
+        runner = Runner(envs, Swaying(2), rewards=[lambda scene: np.array([np.nan] * len(scene))])
+        with pytest.raises(RolloutError, match="finite"):
+            list(runner.play([EpisodeId(seed=1)]))
+
+
+def test_a_task_no_row_can_play_is_an_error_and_not_a_hang() -> None:
+    with manyarms.make_vec("standins:Walker", 1) as envs, pytest.raises(RolloutError, match="elsewhere"):
+        list(Runner(envs, Swaying()).play([EpisodeId("near", 1), EpisodeId("elsewhere", 1)]))
+
+
+def test_settings_that_cannot_be_meant_are_refused() -> None:
+    with pytest.raises(ConfigError, match="replan_horizon"):
+        RunnerConfig(replan_horizon=0)
+
+
+TABLETOP = [EpisodeId(task, seed) for seed in range(3) for task in ("reach_target", "push_button")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "pixel"])
+def test_tabletop_episodes_of_a_network_are_the_same_in_any_constellation(name: str) -> None:
+    def played(num_envs: int, kills: int = 0, **settings: Any) -> list[tuple[Any, ...]]:
+        options: dict[str, Any] = {"tasks": ["reach_target", "push_button"], "arm_mode": "delta_ee", "image_size": 32}
+        with manyarms.make_vec("tabletop", num_envs, max_episode_steps=24, **options) as envs:
+            policy = make_policy(name, envs.simulator_spec, {"chunk": 4, "deterministic": True, "batch_size": 8})
+            killer = Killer(lambda: envs.worker_pids, kills)
+            config = RunnerConfig(**settings, max_attempts=20)
+            found = list(Runner(envs, policy, config, sinks=[killer]).play(TABLETOP))
+            assert killer.killed == kills
+            return fingerprint(found)
+
+    wanted = played(1)
+    assert played(4, pipeline_stage_num=1) == wanted
+    assert played(4, kills=3, pipeline_stage_num=2) == wanted
+    assert played(16, pipeline_stage_num=4) == wanted
