@@ -42,7 +42,7 @@ class RolloutBenchmark:
     policy_ms: float = 20.0
     """What a batch of all rows takes the policy."""
     stages: tuple[int, ...] = (1, 2, 4)
-    episodes: int = 64
+    episodes: int = 128
     rounds: int = 5
     out: Path = DOCS
 
@@ -109,7 +109,7 @@ def steady(envs: VectorEnv, config: RolloutBenchmark, stages: int) -> float:
 def ours(envs: VectorEnv, config: RolloutBenchmark) -> float:
     """Return the seconds that all episodes take."""
     policy = SleepingPolicy(config.policy_ms / 1e3 / config.num_envs, config.chunk)
-    runner = Runner(envs, policy, RunnerConfig(pipeline_stage_num=2, keep=()))
+    runner = Runner(envs, policy, RunnerConfig(pipeline_stage_num=max(config.stages), keep=()))
     began = time.perf_counter()
     played = list(runner.play(EpisodeId(seed=seed) for seed in range(config.episodes)))
     assert len(played) == config.episodes
@@ -166,7 +166,7 @@ def main() -> None:
         "`python benchmarks/rollout.py`, which also says how the bound is computed.\n\n"
         + "\n".join(lines)
         + f"\n\n{config.episodes} episodes of {SHORTEST} to {LONGEST} chunks (uniform): "
-        f"{statistics.median(times['ours']):.2f} s, against {statistics.median(times['usual']):.2f} s for a runner "
+        f"{statistics.median(times['ours']):.2f} s with {max(config.stages)} stages, against {statistics.median(times['usual']):.2f} s for a runner "
         "that asks the policy only when every row needs actions and lets rows whose episode is over wait for the others: "
         f"**{ratio:.2f} ×**.\n"
     )
