@@ -5,14 +5,16 @@ python benchmarks/experts.py --episodes 100
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-import manyarms
-from manyarms import EpisodeId
+from manyarms.cli import eval as evaluation
+from manyarms.cli.eval import EvalConfig
+from manyarms.reporting.results import TaskSummary, by_task, summarise
 from manyarms.reporting.video import tiled, with_caption
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
 from manyarms.simulators.tabletop.task import discover
@@ -26,7 +28,7 @@ class ExpertBenchmark:
 
     episodes: int = 100
     """Of every task, with seeds from 0 on."""
-    modes: tuple[str, ...] = ("ik", "delta_ee")
+    modes: tuple[str, ...] = ("ik", "delta_ee", "joint_position")
     """Action modes."""
     tasks: tuple[str, ...] = ()
     """Which; default: all."""
@@ -34,32 +36,21 @@ class ExpertBenchmark:
     out: Path = DOCS
 
 
-def success_rate(task: str, mode: str, episodes: int, num_envs: int) -> tuple[float, float]:
-    """Return the share of episodes solved and the mean number of actions they took."""
-    solved, lengths, begun = 0, [], 0
-    with manyarms.make_vec(f"tabletop/{task}", num_envs, cameras=[], arm_mode=mode, expert=True, copy=False) as envs:
-        steps = np.zeros(num_envs, int)
-        rows = np.arange(min(num_envs, episodes))
-        envs.begin(rows, [EpisodeId(seed=int(row)) for row in rows])
-        begun = len(rows)
-        running = len(rows)
-        while running:
-            ready = envs.recv()
-            ended = ready.ended
-            solved += int(ready.success.sum())
-            steps[ready.rows] += ready.num_steps
-            for row in ready.rows[ended].tolist():
-                lengths.append(int(steps[row]))
-                steps[row] = 0
-                running -= 1
-                if begun < episodes:
-                    envs.begin([row], EpisodeId(seed=begun))
-                    begun += 1
-                    running += 1
-            going = ready.rows[~ended]
-            if len(going):
-                envs.send(going, np.array(ready.observations["expert_action"][~ended])[:, None])
-    return solved / episodes, float(np.mean(lengths))
+def evaluated(config: ExpertBenchmark, mode: str) -> dict[str, TaskSummary]:
+    """Return how often and how fast each task is solved in an action mode."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = evaluation.run(
+            EvalConfig(
+                "tabletop",
+                tasks=",".join(config.tasks or discover()),
+                policy="expert",
+                episodes=config.episodes,
+                num_envs=config.num_envs,
+                out=Path(folder),
+                options=(f"arm_mode={mode}", "cameras=[]"),
+            )
+        )
+    return {task: summarise(results) for task, results in by_task(found.results).items()}
 
 
 def sheet() -> np.ndarray:
@@ -88,11 +79,10 @@ def main() -> None:
     head = "".join(f" `{mode}` | actions |" for mode in config.modes)
     lines = ["| task |" + head, "|---|" + "---:|---:|" * len(config.modes)]
     began = time.perf_counter()
+    found = {mode: evaluated(config, mode) for mode in config.modes}
     for name in names:
-        cells = []
-        for mode in config.modes:
-            rate, length = success_rate(name, mode, config.episodes, config.num_envs)
-            cells += [f"{100 * rate:.0f} %", f"{length:.0f}"]
+        summaries = [found[mode][name] for mode in config.modes]
+        cells = [cell for one in summaries for cell in (f"{100 * one.success:.0f} %", f"{one.mean_length:.0f}")]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
     spent = time.perf_counter() - began

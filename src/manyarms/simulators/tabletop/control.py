@@ -140,8 +140,7 @@ class Controller:
     def _set_fingers(self, opened: bool) -> bool:
         """Tell the gripper where to go; return whether that is news."""
         target = panda.FINGER_TRAVEL if opened else 0.0
-        fingers = self._world.data.ctrl[self._world.finger_ctrl]
-        if np.allclose(fingers, target):
+        if self._world.data.ctrl[self._world.finger_ctrl[0]] == target:
             return False
         self._world.data.ctrl[self._world.finger_ctrl] = target
         return True

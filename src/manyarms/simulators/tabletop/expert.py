@@ -18,6 +18,10 @@ _ALIGNED = 0.05
 _PATIENCE = 25
 _GRIP_STEPS = 8
 
+#: A way point is given up when it has not come nearer by a twentieth for so many steps: a joint is at its limit, or
+#: something is in the way.
+_STUCK_STEPS = 8
+
 
 class Expert:
     """Solves one episode from ground truth."""
@@ -29,8 +33,8 @@ class Expert:
         self._waypoints: Iterator[Waypoint] = task.expert(world, variation)
         self._current: Optional[Waypoint] = None
         self._opened = True
-        self._spent = 0
-        self._gripping = 0
+        self._spent = self._gripping = self._since_progress = 0
+        self._least_left = np.inf
         self._joints: Optional[np.ndarray] = None
 
     def act(self) -> np.ndarray:
@@ -57,7 +61,8 @@ class Expert:
             self._current = following
             if self._mode in ("ik", "planning") and following.opened is not None:
                 self._opened = following.opened
-        self._spent = self._gripping = 0
+        self._spent = self._gripping = self._since_progress = 0
+        self._least_left = np.inf
         self._joints = None
 
     def _is_done(self, waypoint: Waypoint) -> bool:
@@ -65,15 +70,24 @@ class Expert:
         if self._mode in ("ik", "planning"):
             return True
         position, rotation = self._world.tip_pose()
-        near = np.linalg.norm(waypoint.position - position) < _NEAR
-        aligned = np.linalg.norm(rotation_vector(waypoint.rotation @ rotation.T)) < _ALIGNED
-        if not (near and aligned) and self._spent < _PATIENCE / waypoint.speed:
+        away = float(np.linalg.norm(waypoint.position - position))
+        turned = float(np.linalg.norm(rotation_vector(waypoint.rotation @ rotation.T)))
+        there = away < _NEAR and turned < _ALIGNED
+        if not there and not self._is_stuck(away + 0.1 * turned) and self._spent < _PATIENCE / waypoint.speed:
             return False
         if waypoint.opened is None or (waypoint.opened == self._opened and not self._gripping):
             return True
         self._opened = waypoint.opened
         self._gripping += 1
         return self._gripping > _GRIP_STEPS
+
+    def _is_stuck(self, left: float) -> bool:
+        """Tell whether the tip has stopped coming nearer."""
+        if left < 0.95 * self._least_left:
+            self._least_left, self._since_progress = left, 0
+        else:
+            self._since_progress += 1
+        return self._since_progress > _STUCK_STEPS
 
     def _delta(self, waypoint: Waypoint) -> np.ndarray:
         position, rotation = self._world.tip_pose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import List, Optional, Sequence, Set
 
 import numpy as np
@@ -17,10 +18,10 @@ _MIDDLE = np.array(panda.HOME)
 
 _POSITION_TOLERANCE = 1e-3
 _ROTATION_TOLERANCE = 5e-3
-_DAMPING = 0.03
+_DAMPED = 0.03**2 * np.eye(6)
 _LONGEST_STEP = 0.25
 _ITERATIONS = 60
-_SMALL_MOVE_ITERATIONS = 6
+_SMALL_MOVE_ITERATIONS = 2
 
 #: Radians between two looks for contacts along a path.
 _RESOLUTION = 0.05
@@ -71,16 +72,16 @@ class Kinematics:
             mujoco.mj_comPos(model, data)
             error[:3] = position - data.site_xpos[tip]
             error[3:] = rotation_vector(rotation @ data.site_xmat[tip].reshape(3, 3).T)
-            if np.linalg.norm(error[:3]) < _POSITION_TOLERANCE and np.linalg.norm(error[3:]) < _ROTATION_TOLERANCE:
+            if error[:3] @ error[:3] < _POSITION_TOLERANCE**2 and error[3:] @ error[3:] < _ROTATION_TOLERANCE**2:
                 break
             mujoco.mj_jacSite(model, data, self._jacobian[:3], self._jacobian[3:], tip)
             jacobian = self._jacobian[:, dofs]
-            square = jacobian @ jacobian.T + _DAMPING**2 * np.eye(6)
-            change = jacobian.T @ np.linalg.solve(square, error)
             # What is left of the arm's freedom keeps it away from its limits, while there is some way to go.
-            rest = min(0.1, float(np.linalg.norm(error))) * (_MIDDLE - joints)
-            change += rest - jacobian.T @ np.linalg.solve(square, jacobian @ rest)
-            largest = np.abs(change).max()
+            rest = min(0.1, math.sqrt(error @ error)) * (_MIDDLE - joints)
+            # Δq = rest + Jᵀ (J Jᵀ + λ² I)⁻¹ (error - J rest)
+            square = jacobian @ jacobian.T + _DAMPED
+            change = rest + jacobian.T @ np.linalg.solve(square, error - jacobian @ rest)
+            largest = float(np.abs(change).max())
             joints = np.clip(joints + change * min(1.0, _LONGEST_STEP / max(largest, 1e-9)), LOW, HIGH)
         else:
             self._reached = joints

@@ -12,7 +12,7 @@ TABLE_HEIGHT = 0.752
 BASE = (-0.3, 0.0, TABLE_HEIGHT)
 
 #: Seconds of physics a step of the solver, and of control a step of the arm.
-TIMESTEP = 0.0025
+TIMESTEP = 0.05 / 15
 CONTROL_PERIOD = 0.05
 
 #: Where poses may be asked for: outside, an action is invalid.
@@ -26,7 +26,7 @@ NEAR, FAR = 0.02, 4.0
 _TEMPLATE = """
 <mujoco model="tabletop">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="%(timestep)g" integrator="implicitfast" cone="elliptic" impratio="10"/>
+  <option timestep="%(timestep).10g" integrator="implicitfast" cone="elliptic" impratio="10"/>
   <size memory="4M"/>
   <statistic center="0.2 0 0.9" extent="1"/>
   <visual>
@@ -66,7 +66,7 @@ _TEMPLATE = """
 """
 
 #: How things that can be grasped, pushed and stacked touch each other.
-OBJECT = 'contype="1" conaffinity="3" condim="4" friction="1.1 0.02 0.001" solref="0.01 1"'
+OBJECT = 'contype="1" conaffinity="3" condim="3" friction="1.1 0.02 0.001" solref="0.01 1"'
 
 #: What is seen but not touched.
 GHOST = 'contype="0" conaffinity="0"'

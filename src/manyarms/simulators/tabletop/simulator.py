@@ -184,7 +184,8 @@ class TabletopSimulator(Simulator):
     def step(self, action: Any) -> StepResult:
         self._info = {}
         self._steps += 1
-        self._controller.held = [name for name in self._task.graspable if self._world.grasped(name)]
+        if self.options.arm_mode == "planning":
+            self._controller.held = [name for name in self._task.graspable if self._world.grasped(name)]
         try:
             self._controller.apply(action)
         except InvalidAction as error:

@@ -31,11 +31,12 @@ class CloseDrawer(DrawerTask):
         outward = -frame[:, 0]
         name = self.variations[variation]
         push = frame @ forward_facing(PITCH[name])
-        depth = world.joint("drawer_" + name)
-        # On the panel beside the handle: a handle is too thin to push by.
-        panel = world.site("handle_" + name) + frame @ np.array([HANDLE_REACH - 0.114, 0.055, 0.0])
-        yield Waypoint(above(panel + outward * 0.16, 0.15), push, False)
-        yield Waypoint(above(panel + outward * 0.10, 0.03), push)
-        yield Waypoint(panel + outward * 0.03, push, speed=0.6)
-        for share in np.linspace(0.25, 1.0, 4):
-            yield Waypoint(panel - outward * depth * share + outward * 0.004, push, speed=0.4)
+        for side in (0.055, -0.055, 0.055):
+            depth = world.joint("drawer_" + name)
+            # On the panel beside the handle: a handle is too thin to push by. The other side, if that did not do.
+            panel = world.site("handle_" + name) + frame @ np.array([HANDLE_REACH - 0.114, side, 0.0])
+            yield Waypoint(above(panel + outward * 0.16, 0.15), push, False)
+            yield Waypoint(above(panel + outward * 0.10, 0.03), push)
+            yield Waypoint(panel + outward * 0.03, push, speed=0.6)
+            for share in np.linspace(0.25, 1.0, 4):
+                yield Waypoint(panel - outward * depth * share + outward * 0.004, push, speed=0.4)
