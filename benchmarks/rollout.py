@@ -166,8 +166,9 @@ def main() -> None:
         "`python benchmarks/rollout.py`, which also says how the bound is computed.\n\n"
         + "\n".join(lines)
         + f"\n\n{config.episodes} episodes of {SHORTEST} to {LONGEST} chunks (uniform): "
-        f"{statistics.median(times['ours']):.2f} s with {max(config.stages)} stages, against {statistics.median(times['usual']):.2f} s for a runner "
-        "that asks the policy only when every row needs actions and lets rows whose episode is over wait for the others: "
+        f"{statistics.median(times['ours']):.2f} s with {max(config.stages)} stages, against "
+        f"{statistics.median(times['usual']):.2f} s for a runner that asks the policy only when every row needs "
+        "actions and lets rows whose episode is over wait for the others: "
         f"**{ratio:.2f} ×**.\n"
     )
     config.out.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ def test_every_episode_is_what_a_plain_loop_gives(
     for episode in played:
         alone = played_alone(Walker(cameras=(), goal=0.9), Swaying(chunk), episode.id, horizon, LIMIT)
         assert_same(alone, contents(episode))
-        assert episode.text == episode.id.task
+        assert episode.text == f"go {episode.id.task}"
         taken = min(chunk, horizon or chunk)
         assert (episode.num_steps[:-1] == taken).all(), "only the last decision may be cut short"
         assert 1 <= episode.num_steps[-1] <= taken

@@ -12,6 +12,7 @@ COMMANDS = {
     "eval": "play tasks with a policy and count successes",
     "record": "write episodes to disk, as demonstrations or to play back",
     "replay": "play recorded episodes back and compare bit for bit",
+    "serve": "serve a policy to many clients over a websocket",
 }
 
 _USAGE = """usage: manyarms COMMAND [arguments]

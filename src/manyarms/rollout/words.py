@@ -9,7 +9,7 @@ from manyarms.simulators.base import Task
 from manyarms.vector import EpisodeId
 
 #: Where simulators say it, in this order.
-_KEYS = ("descriptions", "task_description", "language_instruction", "task")
+_KEYS = ("descriptions", "task_description", "language_instruction")
 
 
 def text_of(episode: EpisodeId, info: Mapping[str, Any], tasks: Sequence[Task], vary: bool = False) -> str:

@@ -11,9 +11,8 @@ import numpy as np
 
 from .scene import FAR, NEAR
 
-#: Shadow map and samples a pixel. Both cost more than everything else: on a laptop `fast` is ten times as fast as
-#: `full`, on a server's GPU six times (docs/benchmarks/rendering.md). What one machine renders another must, too, so the
-#: quality never depends on the machine.
+#: Shadow map and samples a pixel. Both cost more than everything else, in software and on a GPU
+#: (docs/benchmarks/rendering.md). What one machine renders another must, too, so the quality never depends on it.
 QUALITIES = {"fast": (0, 0), "good": (1024, 4), "full": (4096, 4)}
 
 

@@ -1,0 +1,75 @@
+"""``manyarms serve``: a policy behind a websocket, for ``--policy remote`` and for openpi's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tyro
+
+from manyarms.cli.options import parse
+from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
+from manyarms.errors import ConfigError
+
+if TYPE_CHECKING:
+    from manyarms.serving.server import ServerCounts
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Serve a policy to many clients, all those that ask together in one batch."""
+
+    simulator: tyro.conf.Positional[str]
+    """What the policy acts in: <simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
+    policy: str
+    """random, expert, mlp, pixel, a plug-in's name or package.module:factory."""
+    policy_options: Pairs = ()
+    """Options of the policy."""
+    tasks: str = ""
+    """Tasks, separated by commas; default: the one in the simulator's name."""
+    host: str = "127.0.0.1"
+    """The address to listen on. There is no authentication: others than this machine's own are for trusted networks."""
+    port: int = 8000
+    """0 picks a free one."""
+    max_batch: int = 64
+    """Most rows in one call of the policy."""
+    batch_wait_ms: float = 5.0
+    """How long the first request of a batch waits for others; nobody waits once every client has asked."""
+    max_message_mb: float = 256.0
+    """Longer messages are refused."""
+    python: str | None = None
+    """The interpreter the simulator runs in."""
+    options: Pairs = ()
+    """Further options of the simulator."""
+
+
+def run(config: ServeConfig) -> ServerCounts:
+    """Serve until SIGINT or SIGTERM; return what was served."""
+    try:
+        from manyarms.serving.server import PolicyServer, ServerConfig
+    except ImportError as error:
+        raise ConfigError(f"serving needs {error.name}", do="pip install 'manyarms[serve]'") from error
+    where = ServerConfig(config.host, config.port, config.max_batch, config.batch_wait_ms, config.max_message_mb)
+    play = PlayConfig(
+        config.simulator,
+        tasks=config.tasks,
+        policy=config.policy,
+        policy_options=config.policy_options,
+        num_envs=1,
+        python=config.python,
+        options=config.options,
+    )
+    with opened(play) as envs:  # only to learn what is seen and done there
+        spec, policy = envs.simulator_spec, policy_for(play, envs)
+    server = PolicyServer(policy, spec, where)
+    server.serve_forever(lambda: print(f"serving {config.policy} on {server.url}", flush=True))
+    return server.counts
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, serve, say how much was served."""
+    counts = run(parse(ServeConfig, "serve", arguments))
+    shares = f"{counts.rows} observations of {counts.connections} clients in {counts.batches} calls of the policy"
+    print(f"served {shares}, at most {counts.largest_batch} at once")
+    return 0

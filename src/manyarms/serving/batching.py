@@ -1,0 +1,160 @@
+"""Rows of many clients in one call of the policy."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from manyarms.errors import RolloutError
+from manyarms.policies.base import Observations, Policy
+from manyarms.serving.config import ServerConfig, ServerCounts
+from manyarms.serving.requests import Client, Row
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the policy chose for a row."""
+
+    actions: Mapping[str, np.ndarray]  # [K, …] each
+    extras: Mapping[str, np.ndarray]
+    timing: Mapping[str, float]
+
+    def answer(self, extras: bool) -> dict[str, Any]:
+        """Return what the client is told."""
+        return {**(self.extras if extras else {}), "actions": self.actions.get("", self.actions)}
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    client: Client
+    row: Row
+    decision: asyncio.Future[Decision]
+    since: float = field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """Asks the policy, in a thread of its own, for all rows that wait."""
+
+    def __init__(self, policy: Policy, config: ServerConfig, counts: ServerCounts) -> None:
+        self.chunk: int | None = getattr(policy, "chunk", None)
+        """K; a policy that does not say so shows it."""
+        self._policy, self._config, self._counts = policy, config, counts
+        self._clients = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._news = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "manyarms-policy")
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Count a client for as long as it is connected."""
+        self._clients += 1
+        self._counts.connections += 1
+        try:
+            yield Client(self._counts.connections - 1)
+        finally:
+            self._clients -= 1
+            self._news.set()
+
+    async def decide(self, client: Client, rows: Sequence[Row]) -> list[Decision]:
+        """Wait for the policy's decision on each row."""
+        loop = asyncio.get_running_loop()
+        waiting = [_Waiting(client, row, loop.create_future()) for row in rows]
+        self._waiting.extend(waiting)
+        self._news.set()
+        return await asyncio.gather(*(one.decision for one in waiting))
+
+    async def run(self) -> None:
+        """Serve batch after batch until cancelled."""
+        batch: list[_Waiting] = []
+        try:
+            while True:
+                await self._gather()
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._config.max_batch))]
+                await self._serve(batch)
+        finally:
+            for one in (*batch, *self._waiting):
+                one.decision.cancel()  # nobody must wait for what will not come
+            self._thread.shutdown()
+
+    async def _gather(self) -> None:
+        """Wait for a batch that is worth a call: full, complete, or as old as it may become."""
+        while True:
+            self._news.clear()
+            left = None
+            if self._waiting:
+                left = self._waiting[0].since + self._config.batch_wait_ms / 1000 - time.monotonic()
+                everyone = len({one.client.number for one in self._waiting}) >= self._clients
+                if everyone or left <= 0 or len(self._waiting) >= self._config.max_batch:
+                    return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), left)
+
+    async def _serve(self, batch: Sequence[_Waiting]) -> None:
+        """Ask the policy; where it fails, ask again client by client, so that none fails by another's observation."""
+        outcome = await self._ask(batch)
+        clients = {one.client.number for one in batch}
+        if isinstance(outcome, RolloutError) and len(clients) > 1:
+            for number in sorted(clients):
+                part = [one for one in batch if one.client.number == number]
+                _tell(part, await self._ask(part))
+        else:
+            _tell(batch, outcome)
+
+    async def _ask(self, batch: Sequence[_Waiting]) -> list[Decision] | RolloutError:
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        call = self._thread.submit(_act, self._policy, [one.row for one in batch])
+        call.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+        await done.wait()
+        error = call.exception()
+        if error is not None:
+            told = "".join(traceback.format_exception(error))
+            print(f"the policy failed on {len(batch)} rows:\n{told}", file=sys.stderr)
+            return RolloutError("the policy failed", why=told)
+        self._counts.batches += 1
+        self._counts.rows += len(batch)
+        self._counts.largest_batch = max(self._counts.largest_batch, len(batch))
+        self.chunk, decisions = call.result()
+        return decisions
+
+
+def _tell(batch: Sequence[_Waiting], outcome: list[Decision] | RolloutError) -> None:
+    for i, one in enumerate(batch):
+        if one.decision.done():  # its client has gone
+            continue
+        if isinstance(outcome, RolloutError):
+            one.decision.set_exception(outcome)
+        else:
+            one.decision.set_result(outcome[i])
+
+
+def _act(policy: Policy, rows: Sequence[Row]) -> tuple[int, list[Decision]]:
+    """Return K and what the policy chose for each row."""
+    observations = Observations(
+        {name: np.stack([row.fields[name] for row in rows]) for name in rows[0].fields},
+        [row.text for row in rows],
+        [row.episode for row in rows],
+        np.array([row.step for row in rows], np.int64),
+    )
+    began = time.monotonic()
+    chunk = policy.act(observations)
+    timing = {"infer_ms": 1000 * (time.monotonic() - began), "batch_rows": len(rows)}
+    if len(chunk) != len(rows):
+        raise RolloutError(f"the policy gave {len(chunk)} chunks of actions for {len(rows)} rows")
+    return chunk.length, [
+        Decision(_row_of(chunk.actions, i), _row_of(chunk.extras, i), timing) for i in range(len(rows))
+    ]
+
+
+def _row_of(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
+    return {name: np.asarray(array[index]) for name, array in arrays.items()}

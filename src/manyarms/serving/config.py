@@ -1,0 +1,46 @@
+"""Where a policy is served, and what it has served so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from manyarms.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where a policy is served, and to how many at once."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. There is no authentication: others than this machine's own are for trusted networks."""
+    port: int = 8000
+    """0 picks a free one."""
+    max_batch: int = 64
+    """Most rows in one call of the policy."""
+    batch_wait_ms: float = 5.0
+    """How long the first request of a batch waits for others; nobody waits once every client has asked."""
+    max_message_mb: float = 256.0
+    """Longer messages are refused."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}; it must be between 0 and 65535")
+        if self.max_batch < 1:
+            raise ConfigError(f"max_batch is {self.max_batch}; it must be at least 1")
+        if self.batch_wait_ms < 0 or self.max_message_mb <= 0:
+            raise ConfigError("batch_wait_ms must not be negative, and max_message_mb must be above 0")
+
+    @property
+    def max_message(self) -> int:
+        """Bytes."""
+        return int(self.max_message_mb * 2**20)
+
+
+@dataclass
+class ServerCounts:
+    """What a server has done so far."""
+
+    connections: int = 0
+    rows: int = 0
+    batches: int = 0
+    largest_batch: int = 0
