@@ -43,7 +43,7 @@ _SLOW_START_SECONDS = 10.0
 class VectorBenchmark:
     """What to measure."""
 
-    cases: tuple[str, ...] = ("null_state:8", "null_images:8", "busy:8", "busy:32", "mujoco:2", "mujoco:4")
+    cases: tuple[str, ...] = ("null_state:8", "null_images:8", "busy:8", "busy:32", "mujoco:2")
     """``<workload>:<environments>``; see workloads.py."""
     peers: tuple[str, ...] = ()
     """Only peers whose name contains one of these; default: all."""

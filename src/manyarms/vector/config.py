@@ -83,6 +83,8 @@ class VectorConfig:
     """Bind each worker to a CPU of its own (True) or to none (False); default: to a NUMA node, on big machines."""
     egl_device: int | Sequence[int] | None = None
     """The GPU, or GPUs in turn, on which workers render."""
+    stay_awake: float | None = None
+    """Microseconds a worker looks out for its next command before it sleeps; default: 100 if each has a CPU, else 0."""
     start_method: str = "forkserver"
     """Fork workers from one process that has imported the simulator ("forkserver"), or start each anew ("spawn")."""
     start_timeout: float = 180.0
@@ -125,6 +127,9 @@ class VectorConfig:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is {seconds!r}; it must be a positive number of seconds")
+
+        if self.stay_awake is not None and not 0 <= self.stay_awake <= 1e6:
+            raise ConfigError(f"stay_awake is {self.stay_awake!r}; give microseconds, from 0 to a second")
 
     def _check_choices(self) -> None:
         for name, choices in _CHOICES.items():

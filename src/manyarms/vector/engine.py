@@ -24,6 +24,7 @@ from manyarms.vector.process import READY, WorkerProcess
 from manyarms.vector.reasons import simulator_error
 from manyarms.vector.spaces import MergedSpec
 from manyarms.vector.supervisor import Supervisor
+from manyarms.vector.topology import seconds_awake
 from manyarms.workers import wire
 from manyarms.workers import words as w
 from manyarms.workers.arena import Arena, Layout
@@ -80,6 +81,7 @@ class Engine:
                 "rename": merged.rename,
                 "max_episode_steps": config.max_episode_steps,
                 "profile": config.profile,
+                "stay_awake": seconds_awake(len(self.supervisor.workers), config.stay_awake),
             }
         )
         return arena

@@ -8,6 +8,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Union
 
 from . import wire
@@ -87,6 +88,8 @@ class Worker:
         self.command_fd = command_fd
         self.bell_fd = bell_fd
         self.first_row = 0
+        self.awake = 0.0
+        """Seconds to look out for the next command before sleeping."""
         self.ports: List[Port] = []
         self.runners: List[Any] = []
         self.group: Any = None
@@ -120,6 +123,7 @@ class Worker:
         memory = Arena(Layout.from_json(plan["layout"]), arena_fd)
         os.close(arena_fd)
         self.first_row = plan["first_row"]
+        self.awake = plan["stay_awake"]
         specs = [simulator.spec for simulator in self.simulators]
         for i in range(plan["rows"]):
             spec = specs[0] if self.lockstep else specs[i]
@@ -143,9 +147,15 @@ class Worker:
         }
         everyone = bytes(range(len(self.runners)))
         controls = [port.control for port in self.ports]
+        first, awake, clock, give_way = self.ports[0].control, self.awake, time.perf_counter, _give_way()
         gc.collect()
         gc.freeze()  # what is loaded now stays; later collections need not walk it
         while True:
+            if awake:
+                # A sleeping CPU takes longer to wake than a cheap step takes to run.
+                bedtime = clock() + awake
+                while first[sequence_word] == first[done_word] and clock() < bedtime:
+                    give_way()
             rung = receive(command_fd, _READ_SIZE)
             if rung in steps:
                 row, control, status, run = steps[rung]
@@ -249,6 +259,11 @@ class Worker:
         """Close every simulator."""
         for simulator in self.simulators:
             simulator.close()
+
+
+def _give_way() -> Callable[[], None]:
+    """Return what lets others have the CPU."""
+    return getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def read_exactly(fd: int, size: int) -> bytes:
