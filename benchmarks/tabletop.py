@@ -159,7 +159,7 @@ def main() -> None:
     text = (
         "# Tabletop: rendering once a chunk\n\n"
         f"`{config.task}`, {config.num_envs} environments on {os.cpu_count()} cores, "
-        f"{len(config.cameras)} cameras of {side}×{side} rendered in software, chunks of {config.chunk}; medians of "
+        f"{len(config.cameras)} cameras of {side}×{side}, chunks of {config.chunk}; medians of "
         f"{config.rounds} interleaved rounds of {config.seconds:g} s. Made with `python benchmarks/tabletop.py`.\n\n"
         + "\n".join(lines)
         + f"\n\nOurs is {first / usual:.1f} × Gymnasium's used the usual way and {first / wrapped:.2f} × it with a "

@@ -34,6 +34,10 @@ class RolloutError(ManyarmsError, RuntimeError):
     """Episodes that could not be played."""
 
 
+class LearningError(ManyarmsError, ArithmeticError):
+    """Training that cannot go on."""
+
+
 class UnknownName(ManyarmsError, LookupError):
     """A simulator or task that does not exist."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import interpreters
 import manyarms
-from manyarms.errors import StartError, UnknownName
+from manyarms.errors import StartError, UnknownName, WorkerError
+from manyarms.simulators.tabletop import panda
+from manyarms.simulators.tabletop.kinematics import HIGH, LOW, Kinematics
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
-from manyarms.simulators.tabletop.task import discover, snake_case
+from manyarms.simulators.tabletop.task import DOWN, discover, snake_case
 from manyarms.testing import check_simulator
 
 TASKS = sorted(discover())
@@ -170,3 +174,105 @@ def test_cameras_without_graphics_are_refused_in_words(monkeypatch: pytest.Monke
 def test_wrong_options_are_explained(options: dict[str, Any], message: str) -> None:
     with pytest.raises(StartError, match=message):
         manyarms.make_vec("tabletop/push_button", 1, **options)
+
+
+def test_a_row_plays_several_tasks_and_says_which_it_cannot() -> None:
+    with manyarms.make_vec(
+        "tabletop", 2, tasks=["ReachTarget", "stack_blocks"], cameras=["front"], image_size=16
+    ) as envs:
+        assert envs.row_tasks == [("reach_target", "stack_blocks")] * 2
+        obs, infos = envs.reset(seed=1, options={"tasks": ["stack_blocks", "reach_target"]})
+        lengths = obs["task_low_dim_state_length"].tolist()
+        assert lengths[0] > lengths[1] > 0
+        assert not obs["task_low_dim_state"][1, lengths[1] :].any()
+        assert "stack" in infos["descriptions"][0][0]
+        alone = TabletopSimulator("reach_target", cameras=("front",), image_size=16)
+        alone.reset(None, 2, None)
+        out = {name: np.zeros(field.shape, field.dtype) for name, field in alone.spec.layout().items()}
+        alone.observe(out, ("front",))
+        assert out["front_rgb"].tobytes() == obs["front_rgb"][1].tobytes(), "as if it had never played another"
+        alone.close()
+        with pytest.raises(WorkerError, match="needs a row of its own"):
+            envs.reset(options={"tasks": ["open_drawer", "open_drawer"]})
+
+
+def test_each_task_keeps_its_own_clock() -> None:
+    known = discover()
+    simulator = TabletopSimulator(tasks=["reach_target", "stack_blocks"], cameras=(), arm_mode="joint_velocity")
+    assert simulator.spec.horizon == known["stack_blocks"].horizon > known["reach_target"].horizon
+    for name in ("reach_target", "stack_blocks"):
+        simulator.reset(name, 0, None)
+        steps = 1
+        while not simulator.step(np.zeros(8, np.float32)).truncated:
+            steps += 1
+        assert steps == known[name].horizon
+
+
+def test_qualities_differ_and_are_what_was_asked_for() -> None:
+    frames = {}
+    for quality in ("fast", "good", "full"):
+        simulator = TabletopSimulator("reach_target", cameras=("front",), image_size=64, render_quality=quality)
+        simulator.reset(None, 0, None)
+        frames[quality] = simulator.render("front").astype(int)
+        simulator.close()
+    assert np.abs(frames["fast"] - frames["good"]).mean() > 1.0, "shadows are seen"
+    assert np.abs(frames["full"] - frames["good"]).mean() < np.abs(frames["fast"] - frames["good"]).mean()
+
+
+def test_it_runs_with_another_mujoco_in_another_interpreter() -> None:
+    with manyarms.make_vec(
+        "tabletop/push_button",
+        1,
+        python=str(interpreters.robotics()),
+        cameras=[],
+        arm_mode="joint_position",
+        expert=True,
+    ) as envs:
+        obs, _ = envs.reset(seed=3)
+        for _ in range(120):
+            obs, _, terminated, _, _ = envs.step(obs["expert_action"])
+            if terminated[0]:
+                return
+    pytest.fail("the expert did not solve it")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_planned_paths_touch_nothing(seed: int) -> None:
+    """Every way point of a path, and what lies between, is free of contacts that were not there at its beginning."""
+    simulator = TabletopSimulator("open_drawer", cameras=(), arm_mode="planning")
+    simulator.reset(None, seed, None)
+    world = simulator._world
+    kinematics = Kinematics(world)
+    start = world.joints.copy()
+    goal = kinematics.solve(np.array([0.2, 0.42, 0.82]), DOWN, start)
+    assert goal is not None
+    path = kinematics.plan(start, goal, np.random.default_rng(seed))
+    assert path is not None
+    np.testing.assert_allclose(path[-1], goal)
+    before = kinematics._contacts(start, ())
+    points = [start, *path]
+    for first, second in itertools.pairwise(points):
+        for share in np.linspace(0, 1, 40):
+            assert not kinematics._contacts(first + share * (second - first), ()) - before
+
+
+def test_inverse_kinematics_reach_what_they_say() -> None:
+    world = TabletopSimulator("reach_target", cameras=())._world
+    kinematics = Kinematics(world)
+    rng = np.random.default_rng(0)
+    solved = 0
+    for _ in range(30):
+        wanted = rng.uniform([0.1, -0.35, 0.8], [0.5, 0.35, 1.2])
+        joints = kinematics.solve(wanted, DOWN, np.array(panda.HOME))
+        if joints is None:
+            continue
+        solved += 1
+        assert (joints >= LOW).all()
+        assert (joints <= HIGH).all()
+        world.data.qpos[world.arm_qpos] = joints
+        world.forward()
+        position, rotation = world.tip_pose()
+        assert np.linalg.norm(position - wanted) < 2e-3
+        assert np.abs(rotation - DOWN).max() < 1e-2
+    assert solved >= 24, "most of the space over the table can be reached from above"
+    assert kinematics.solve(np.array([2.0, 0.0, 1.0]), DOWN, np.array(panda.HOME)) is None

@@ -1,0 +1,75 @@
+"""What can be chosen about an algorithm, checked once; a setting that would do nothing is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from manyarms.algorithms.levels import LEVELS
+from manyarms.errors import ConfigError
+
+ADVANTAGES = ("gae", "grpo", "rloo")
+LOSSES = ("actor_critic", "actor")
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """PPO, GRPO or RLOO, in the words that RLinf's users know."""
+
+    adv_type: str = "gae"
+    """gae (PPO), grpo or rloo."""
+    loss_type: str = "actor_critic"
+    """actor_critic, or actor for grpo and rloo."""
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    group_size: int = 1
+    """Episodes that begin alike and are compared with each other (grpo, rloo)."""
+    normalize_advantages: bool = True
+    """Scale advantages by their spread: of the whole batch (gae, rloo) or of each group (grpo)."""
+    logprob_type: str = "chunk_level"
+    """What a ratio is of: token_level, action_level or chunk_level."""
+    entropy_type: str = "token_level"
+    clip_ratio_low: float = 0.2
+    clip_ratio_high: float = 0.2
+    clip_ratio_c: float | None = None
+    """Dual clip: bound on the loss of actions that turned out badly."""
+    value_clip: float | None = None
+    huber_delta: float = 10.0
+    value_coef: float = 0.5
+    entropy_bonus: float = 0.0
+    kl_beta: float = 0.0
+    """Weight of the distance to the policy that training began with."""
+    update_epoch: int = 4
+    """Passes over each batch of episodes."""
+    target_kl: float | None = None
+    """Stop the passes of an update when the policy has moved this far."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("adv_type", ADVANTAGES), ("loss_type", LOSSES)):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
+        for name in ("logprob_type", "entropy_type"):
+            if getattr(self, name) not in LEVELS:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(LEVELS)}")
+        for name in ("gamma", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
+        if self.update_epoch < 1:
+            raise ConfigError(f"update_epoch is {self.update_epoch}; learn from episodes at least once")
+        self._check_effects()
+
+    @property
+    def grouped(self) -> bool:
+        return self.adv_type in ("grpo", "rloo")
+
+    def _check_effects(self) -> None:
+        """Refuse combinations in which a setting does nothing."""
+        if self.grouped and self.group_size < 2:
+            raise ConfigError(f"{self.adv_type} compares episodes of a group, but group_size is {self.group_size}")
+        if not self.grouped and self.group_size != 1:
+            raise ConfigError("gae does not group episodes: group_size would do nothing", do="leave it at 1")
+        if self.grouped and self.loss_type != "actor":
+            raise ConfigError(f"{self.adv_type} has no critic", do="loss_type: actor")
+        if not self.grouped and self.loss_type != "actor_critic":
+            raise ConfigError("gae needs a critic", do="loss_type: actor_critic")
+        if self.loss_type == "actor" and self.value_clip is not None:
+            raise ConfigError("there is no critic: value_clip would do nothing", do="leave it out")

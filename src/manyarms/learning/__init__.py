@@ -1,0 +1,1 @@
+"""From episodes to better weights: samples, optimiser, checkpoints."""

@@ -1,0 +1,60 @@
+"""Warm start: a policy that imitates before it explores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from manyarms.algorithms.bc import cloning_loss
+from manyarms.errors import ConfigError
+from manyarms.learning.demonstrations import Demonstrations
+from manyarms.learning.samples import shuffled
+from manyarms.policies.network import NetworkPolicy
+
+
+@dataclass(frozen=True)
+class CloningConfig:
+    """How a policy is cloned."""
+
+    steps: int = 2000
+    """Of the optimiser."""
+    batch_size: int = 256
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    clip_grad: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1 or self.lr <= 0:
+            raise ConfigError("steps and batch_size must be at least 1, lr above 0")
+
+
+def clone(policy: NetworkPolicy, examples: Demonstrations, config: CloningConfig) -> Iterator[float]:
+    """Train a policy on demonstrations; yield the loss of every step."""
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    chosen = policy.choice_of(examples.actions)
+    policy.train()
+    batches = _batches(len(examples), config)
+    for step in range(config.steps):
+        index = next(batches)
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * 0.5 * (1.0 + np.cos(np.pi * step / config.steps))
+        found = policy.evaluate(examples.observations.rows(index), chosen[index])
+        loss = cloning_loss(found.log_probs, torch.from_numpy(examples.mask[index]).to(found.log_probs.device))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(policy.parameters(), config.clip_grad)
+        optimizer.step()
+        yield float(loss.detach())
+    policy.eval()
+
+
+def _batches(count: int, config: CloningConfig) -> Iterator[np.ndarray]:
+    epoch = 0
+    while True:
+        yield from shuffled(count, min(config.batch_size, count), (config.seed, epoch))
+        epoch += 1

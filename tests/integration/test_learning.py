@@ -1,0 +1,185 @@
+"""Learners that really learn, on worlds small enough for a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import manyarms
+from manyarms import EpisodeId
+from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.groups import DynamicSampling
+from manyarms.errors import ConfigError, LearningError
+from manyarms.learning.cloning import CloningConfig, clone
+from manyarms.learning.demonstrations import demonstrations
+from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
+from manyarms.learning.samples import final_observations_of, observations_of, shuffled
+from manyarms.learning.trainer import Trainer, TrainerConfig
+from manyarms.policies import make_policy
+from manyarms.policies.network import NetworkPolicy
+from manyarms.reporting.recording import RecordedEpisode
+from manyarms.rollout import Episode, Runner, RunnerConfig
+from standins import Walker
+
+
+def network(spec: Any, **options: Any) -> NetworkPolicy:
+    policy = make_policy("mlp", spec, {"chunk": 2, "hidden": 32, "fields": ["position"], **options})
+    assert isinstance(policy, NetworkPolicy)
+    return policy
+
+
+def trained(adv_type: str, updates: int, seed: int = 0) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """Train a walker to walk to its goal; return the metrics of every update and the weights."""
+    grouped = adv_type != "gae"
+    algorithm = AlgorithmConfig(
+        adv_type,
+        "actor" if grouped else "actor_critic",
+        group_size=4 if grouped else 1,
+        gamma=0.95,
+        update_epoch=4,
+    )
+    with manyarms.make_vec("standins:Walker", 4, rows_per_worker=2, max_episode_steps=20, goal=1.5, cameras=[]) as envs:
+        policy = network(envs.simulator_spec, value_head=not grouped, seed=seed, deterministic=True, batch_size=8)
+        learner = Learner(policy, algorithm, OptimConfig(lr=3e-3), LearnerConfig(64))
+        trainer = Trainer(Runner(envs, policy), learner, ["near"], TrainerConfig(updates, 32, seed=1000))
+        history = [trainer.step() for _ in range(updates)]
+    return history, {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adv_type", ["gae", "grpo", "rloo"])
+def test_every_algorithm_raises_the_return(adv_type: str) -> None:
+    history, _ = trained(adv_type, 14)
+    returns = [metrics["env/return"] for metrics in history]
+    assert np.mean(returns[-3:]) > np.mean(returns[:2]) + 5.0, returns
+    assert history[-1]["env/success_once"] > history[0]["env/success_once"]
+    assert {"actor/loss", "actor/grad_norm", "actor/approx_kl", "actor/pg_clipfrac"} <= set(history[0])
+    assert ("critic/explained_variance" in history[0]) == (adv_type == "gae")
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, second, other = trained("gae", 2)[1], trained("gae", 2)[1], trained("gae", 2, seed=1)[1]
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_a_setting_without_effect_is_an_error() -> None:
+    for settings, says in (
+        ({"group_size": 4}, "group_size"),
+        ({"adv_type": "grpo", "loss_type": "actor"}, "group_size is 1"),
+        ({"adv_type": "rloo", "group_size": 4}, "no critic"),
+        ({"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "value_clip": 0.2}, "value_clip"),
+        ({"loss_type": "actor"}, "critic"),
+        ({"logprob_type": "word_level"}, "token_level"),
+        ({"gamma": 1.5}, "gamma"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            AlgorithmConfig(**settings)  # type: ignore[arg-type]
+    spec = Walker(cameras=()).spec
+    with pytest.raises(ConfigError, match="value_head"):
+        Learner(network(spec), AlgorithmConfig())
+    grouped = AlgorithmConfig("grpo", "actor", group_size=2)
+    with pytest.raises(ConfigError, match="value_head would do nothing"):
+        Learner(network(spec, value_head=True), grouped)
+    with pytest.raises(ConfigError, match="reference"):
+        Learner(network(spec), AlgorithmConfig("grpo", "actor", group_size=2, kl_beta=0.1))
+
+
+def played(count: int, **options: Any) -> tuple[NetworkPolicy, list[Episode]]:
+    with manyarms.make_vec("standins:Walker", 2, max_episode_steps=9, cameras=[], goal=0.7) as envs:
+        policy = network(envs.simulator_spec, value_head=True, **options)
+        return policy, list(Runner(envs, policy, RunnerConfig()).play([EpisodeId("near", i) for i in range(count)]))
+
+
+def test_gradients_of_micro_batches_add_up_to_those_of_the_whole() -> None:
+    weights = []
+    for micro in (None, 3):
+        policy, episodes = played(6)
+        learner = Learner(policy, AlgorithmConfig(update_epoch=1), config=LearnerConfig(1000, micro))
+        trainer = Trainer.__new__(Trainer)
+        trainer.learner = learner
+        learner.update(trainer._samples(episodes), 0)
+        weights.append(policy.head.mean.weight.detach().clone())
+    torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-4)
+
+
+def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing() -> None:
+    policy, episodes = played(2)
+    learner = Learner(policy, AlgorithmConfig(update_epoch=1))
+    trainer = Trainer.__new__(Trainer)
+    trainer.learner = learner
+    samples = trainer._samples(episodes)
+    samples.advantages[0] = np.nan
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    with pytest.raises(LearningError, match=r"gradient of .* is not finite"):
+        learner.update(samples, 0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.state_dict().items())
+
+
+def test_during_the_warm_up_only_the_critic_learns() -> None:
+    policy, episodes = played(4)
+    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(critic_warmup_steps=100))
+    trainer = Trainer.__new__(Trainer)
+    trainer.learner = learner
+    head = policy.head.mean.weight.detach().clone()
+    assert policy.value is not None
+    critic = policy.value[-1].weight.detach().clone()
+    learner.update(trainer._samples(episodes), 0)
+    assert torch.equal(head, policy.head.mean.weight)
+    assert not torch.equal(critic, policy.value[-1].weight)
+
+
+def test_observations_of_episodes_line_up_with_their_decisions() -> None:
+    _, episodes = played(5)
+    seen, final = observations_of(episodes), final_observations_of(episodes)
+    assert len(seen) == sum(len(episode.num_steps) for episode in episodes)
+    assert len(final) == 5
+    assert seen.steps[0] == 0
+    assert final.steps.tolist() == [episode.length for episode in episodes]
+    np.testing.assert_array_equal(seen.fields["clock"], seen.steps)
+
+
+def test_minibatches_cover_everything_once_and_follow_their_seed() -> None:
+    batches = list(shuffled(10, 4, (0, 1)))
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(10))
+    assert [b.tolist() for b in shuffled(10, 4, (0, 1))] == [b.tolist() for b in batches]
+    assert [b.tolist() for b in shuffled(10, 4, (0, 2))] != [b.tolist() for b in batches]
+
+
+def test_dynamic_sampling_drops_uniform_groups_in_schedule_order() -> None:
+    def episode(reward: float) -> Episode:
+        zeros = np.zeros((1, 1))
+        return Episode(EpisodeId(), "", {}, {}, {"": zeros}, zeros + reward, np.ones(1, int), {}, False, True, False)
+
+    sampling = DynamicSampling(2, 2)
+    heard = [sampling(episode(reward)) for reward in (1, 1, 0, 1, 0, 0, 1, 0)]
+    assert heard == [False] * 7 + [True]
+    assert [kept.total_reward for kept in sampling.kept] == [0, 1, 1, 0]
+    assert sampling.rejected == 2
+
+
+def test_cloning_finds_what_the_demonstrator_does() -> None:
+    rng = np.random.default_rng(0)
+    recorded = []
+    for i in range(30):
+        position = rng.uniform(-1, 1, (11, 2))
+        actions = np.stack([np.tanh(position[:-1, 0]), -position[:-1, 1]], 1).astype(np.float32)
+        recorded.append(
+            RecordedEpisode(
+                i, EpisodeId(seed=i), "go", {"position": position}, {"": actions}, np.ones(10), i != 3, True, False
+            )
+        )
+    assert demonstrations(recorded, 2).mask.sum() == 29 * (2 * 9 + 1), "beyond the end there is nothing to imitate"
+    examples = demonstrations(recorded, 1)
+    assert len(examples) == 290, "the failed one is left out"
+    policy = network(Walker(cameras=()).spec, sample=False, chunk=1)
+    losses = list(clone(policy, examples, CloningConfig(400, 64)))
+    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 1.0
+    chosen = policy.act(examples.observations.rows(np.arange(40))).actions[""][:, 0]
+    assert np.abs(chosen - examples.actions[:40, 0]).mean() < 0.1
+    with pytest.raises(ConfigError, match="no demonstration"):
+        demonstrations(recorded[3:4], 2)
