@@ -2,7 +2,8 @@
 
     python benchmarks/tabletop.py                    # writes docs/benchmarks/tabletop.md
 
-Measured in turn, round after round: ours; the same simulator as a `gymnasium.Env` behind `AsyncVectorEnv`, used the
+Measured in turn, round after round: ours, waiting for all rows (`step_chunk`) and sending each on as soon as it is back
+(`send` and `recv`, with a worker a CPU); the same simulator as a `gymnasium.Env` behind `AsyncVectorEnv`, used the
 usual way (every step renders); the same with a wrapper that takes a chunk and renders once; and, without cameras, ours
 on two workers against a bare loop in one process.
 """
@@ -23,6 +24,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 import manyarms
+from manyarms import EpisodeId
+from manyarms.simulators.tabletop.rendering import choose_backend
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
@@ -32,12 +35,13 @@ DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 class TabletopBenchmark:
     """What to measure."""
 
-    task: str = "stack_blocks"
+    tasks: tuple[str, ...] = ("reach_target", "stack_blocks")
+    """The one with the least in its scene, and the one with the most."""
     num_envs: int = 4
     chunk: int = 16
     image_size: int = 128
     cameras: tuple[str, ...] = ("front", "wrist")
-    seconds: float = 4.0
+    seconds: float = 3.0
     """How long each measurement takes, after a warm-up."""
     rounds: int = 5
     out: Path = DOCS
@@ -92,18 +96,44 @@ def actions(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(0).uniform(-0.3, 0.3, shape).astype(np.float32)
 
 
-def ours(config: TabletopBenchmark, options: dict[str, Any], num_envs: int) -> float:
+def ours(config: TabletopBenchmark, task: str, options: dict[str, Any], num_envs: int) -> float:
     """Return what `step_chunk` does."""
     settings: dict[str, Any] = {"copy": False, "max_episode_steps": 10**9, **options}
-    with manyarms.make_vec(f"tabletop/{config.task}", num_envs, **settings) as envs:
+    with manyarms.make_vec(f"tabletop/{task}", num_envs, **settings) as envs:
         envs.reset(seed=0)
         batch = actions((num_envs, config.chunk, 7))
         return rate(lambda: _drop(envs.step_chunk(batch)), num_envs * config.chunk, config.seconds)
 
 
-def theirs(config: TabletopBenchmark, options: dict[str, Any], chunk: int) -> float:
+def ours_ready(config: TabletopBenchmark, task: str, options: dict[str, Any]) -> float:
+    """Return what `send` and `recv` do with a worker a CPU."""
+    count = config.num_envs
+    settings: dict[str, Any] = {"copy": False, "max_episode_steps": 10**9, **options}
+    settings["rows_per_worker"] = max(1, count // (os.cpu_count() or 1))
+    with manyarms.make_vec(f"tabletop/{task}", count, **settings) as envs:
+        everyone, batch = np.arange(count), actions((count, config.chunk, 7))
+        envs.begin(everyone, EpisodeId(seed=0))
+        envs.recv(min_rows=count)
+        envs.send(everyone, batch)
+
+        def serve() -> None:
+            """Go on until as many chunks as there are rows have come back; what has ended begins anew."""
+            chunks = 0
+            while chunks < count:
+                ready = envs.recv()
+                chunks += int((ready.num_steps > 0).sum())
+                ended, going = ready.rows[ready.ended], ready.rows[~ready.ended]
+                if len(ended):
+                    envs.begin(ended, EpisodeId(seed=1))
+                if len(going):
+                    envs.send(going, batch[: len(going)])
+
+        return rate(serve, count * config.chunk, config.seconds)
+
+
+def theirs(config: TabletopBenchmark, task: str, options: dict[str, Any], chunk: int) -> float:
     """Return what Gymnasium's vector environment does with chunks of `chunk`."""
-    make = partial(TabletopEnv, config.task, options, chunk)
+    make = partial(TabletopEnv, task, options, chunk)
     envs = gymnasium.vector.AsyncVectorEnv([make] * config.num_envs, context="spawn", copy=False)
     try:
         envs.reset(seed=0)
@@ -113,9 +143,9 @@ def theirs(config: TabletopBenchmark, options: dict[str, Any], chunk: int) -> fl
         envs.close()
 
 
-def bare(config: TabletopBenchmark, options: dict[str, Any]) -> float:
+def bare(config: TabletopBenchmark, task: str, options: dict[str, Any]) -> float:
     """Return what a loop in this process does."""
-    simulator = TabletopSimulator(config.task, **options)
+    simulator = TabletopSimulator(task, **options)
     simulator.reset(None, 0, None)
     out = {name: np.zeros(field.shape, field.dtype) for name, field in simulator.spec.observations.items()}
     batch = actions((config.chunk, 7))
@@ -132,38 +162,49 @@ def _drop(_: Any) -> None:
     return None
 
 
-def main() -> None:
-    import tyro
-
-    config = tyro.cli(TabletopBenchmark)
+def compared(config: TabletopBenchmark, task: str) -> str:
+    """Return a section on one task."""
     side = config.image_size
     seen: dict[str, Any] = {"cameras": list(config.cameras), "image_size": (side, side), "arm_mode": "delta_ee"}
     blind: dict[str, Any] = {"cameras": [], "arm_mode": "delta_ee"}
     ways: dict[str, Callable[[], float]] = {
-        "ours": lambda: ours(config, seen, config.num_envs),
-        "gymnasium, a render a step": lambda: theirs(config, seen, 1),
-        "gymnasium, a wrapper that renders once a chunk": lambda: theirs(config, seen, config.chunk),
-        "without cameras: ours, two workers": lambda: ours(config, blind, 2),
-        "without cameras: a bare loop, one process": lambda: bare(config, blind),
+        "ours, `step_chunk`": lambda: ours(config, task, seen, config.num_envs),
+        "ours, `send` and `recv`, a worker a CPU": lambda: ours_ready(config, task, seen),
+        "Gymnasium, a render a step": lambda: theirs(config, task, seen, 1),
+        "Gymnasium, a wrapper that renders once a chunk": lambda: theirs(config, task, seen, config.chunk),
+        "without cameras: ours, two workers": lambda: ours(config, task, blind, 2),
+        "without cameras: a bare loop, one process": lambda: bare(config, task, blind),
     }
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for i in range(config.rounds):
         for name, measure in ways.items():
             samples[name].append(measure())
-            print(f"{i + 1}/{config.rounds} {name}: {samples[name][-1]:,.0f} env-steps/s", flush=True)
+            print(f"{task} {i + 1}/{config.rounds} {name}: {samples[name][-1]:,.0f} env-steps/s", flush=True)
     medians = {name: statistics.median(found) for name, found in samples.items()}
-    first, usual, wrapped, pair, loop = medians.values()
+    together, ready, usual, wrapped, pair, loop = medians.values()
     lines = ["| | env-steps/s | of the rounds, lowest to highest |", "|---|---:|---:|"]
-    for name, found in samples.items():
-        lines.append(f"| {name} | {medians[name]:,.0f} | {min(found):,.0f} – {max(found):,.0f} |")
+    lines += [f"| {name} | {medians[name]:,.0f} | {min(x):,.0f} – {max(x):,.0f} |" for name, x in samples.items()]
+    return (
+        f"## `{task}`\n\n"
+        + "\n".join(lines)
+        + f"\n\nOurs is {together / usual:.1f} × Gymnasium's used the usual way ({ready / usual:.1f} × with `recv`), "
+        f"and {together / wrapped:.2f} × it with a wrapper ({ready / wrapped:.2f} × with `recv`); without cameras, two "
+        f"workers do {pair / loop:.2f} × what one process does in a loop.\n"
+    )
+
+
+def main() -> None:
+    import tyro
+
+    config = tyro.cli(TabletopBenchmark)
+    side = config.image_size
+    sections = [compared(config, task) for task in config.tasks]
     text = (
         "# Tabletop: rendering once a chunk\n\n"
-        f"`{config.task}`, {config.num_envs} environments on {os.cpu_count()} cores, "
-        f"{len(config.cameras)} cameras of {side}×{side}, chunks of {config.chunk}; medians of "
-        f"{config.rounds} interleaved rounds of {config.seconds:g} s. Made with `python benchmarks/tabletop.py`.\n\n"
-        + "\n".join(lines)
-        + f"\n\nOurs is {first / usual:.1f} × Gymnasium's used the usual way and {first / wrapped:.2f} × it with a "
-        f"wrapper; without cameras, two workers do {pair / loop:.2f} × what one process does in a loop.\n"
+        f"{config.num_envs} environments on {os.cpu_count()} CPUs, {len(config.cameras)} cameras of {side}×{side} "
+        f"rendered through {choose_backend()}, chunks of {config.chunk}, `delta_ee`; medians of {config.rounds} "
+        f"interleaved rounds of {config.seconds:g} s. Made with `python benchmarks/tabletop.py`.\n\n"
+        + "\n".join(sections)
     )
     config.out.mkdir(parents=True, exist_ok=True)
     (config.out / "tabletop.md").write_text(text)

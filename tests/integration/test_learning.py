@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import manyarms
 from manyarms import EpisodeId
 from manyarms.algorithms.config import AlgorithmConfig
 from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError, LearningError
+from manyarms.learning.checkpoint import latest, load, load_weights, save
 from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.demonstrations import demonstrations
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
@@ -64,6 +67,46 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     first, second, other = trained("gae", 2)[1], trained("gae", 2)[1], trained("gae", 2, seed=1)[1]
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(tmp_path: Path) -> None:
+    settings = {"max_episode_steps": 12, "goal": 1.5, "cameras": []}
+    with manyarms.make_vec("standins:Walker", 2, **settings) as envs:
+
+        def trainer() -> Trainer:
+            policy = network(envs.simulator_spec, value_head=True, deterministic=True, batch_size=4)
+            optim = OptimConfig(lr=3e-3, schedule="linear")
+            learner = Learner(policy, AlgorithmConfig(update_epoch=2), optim, LearnerConfig(32))
+            return Trainer(Runner(envs, policy), learner, ["near", "far"], TrainerConfig(6, 8))
+
+        through = trainer()
+        wanted = [through.step() for _ in range(5)]
+        first = trainer()
+        for _ in range(3):
+            first.step()
+        save(tmp_path, first)
+        (tmp_path / ".global_step_4.99").mkdir()  # what a run leaves that was killed while it wrote
+        path = latest(tmp_path)
+        assert path is not None
+        assert path.name == "global_step_3"
+        again = trainer()
+        load(path, again)
+        found = [again.step() for _ in range(2)]
+    for metrics, other in zip(wanted[3:], found, strict=True):
+        same = {name for name in metrics if metrics[name] == other[name]}
+        assert {name for name in metrics if not name.startswith(("time/", "throughput/"))} <= same
+    for name, tensor in through.learner.policy.state_dict().items():
+        assert torch.equal(tensor, again.learner.policy.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_another_policy_is_refused_by_name(tmp_path: Path) -> None:
+    spec = Walker(cameras=()).spec
+    small, large = network(spec), network(spec, value_head=True)
+    save_file(small.state_dict(), tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"missing: value\.0\.bias"):
+        load_weights(large, load_file(tmp_path / "model.safetensors"), tmp_path)
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        load(tmp_path, Trainer.__new__(Trainer))
 
 
 def test_a_setting_without_effect_is_an_error() -> None:
@@ -126,10 +169,10 @@ def test_during_the_warm_up_only_the_critic_learns() -> None:
     trainer.learner = learner
     head = policy.head.mean.weight.detach().clone()
     assert policy.value is not None
-    critic = policy.value[-1].weight.detach().clone()
+    critic = [parameter.detach().clone() for parameter in policy.value.parameters()]
     learner.update(trainer._samples(episodes), 0)
     assert torch.equal(head, policy.head.mean.weight)
-    assert not torch.equal(critic, policy.value[-1].weight)
+    assert not any(torch.equal(old, new) for old, new in zip(critic, policy.value.parameters(), strict=True))
 
 
 def test_observations_of_episodes_line_up_with_their_decisions() -> None:

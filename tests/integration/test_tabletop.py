@@ -276,3 +276,27 @@ def test_inverse_kinematics_reach_what_they_say() -> None:
         assert np.abs(rotation - DOWN).max() < 1e-2
     assert solved >= 24, "most of the space over the table can be reached from above"
     assert kinematics.solve(np.array([2.0, 0.0, 1.0]), DOWN, np.array(panda.HOME)) is None
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_shaped_rewards_add_up_to_the_progress_made(task: str) -> None:
+    simulator = TabletopSimulator(task, cameras=(), shaped_rewards=True)
+    simulator.reset(None, 7, None)
+    first = simulator._task.progress(simulator._world)
+    earned = 0.0
+    for _ in range(40):
+        result = simulator.step(simulator.expert_action())
+        earned += result.reward
+        if result.success:
+            break
+    assert result.success
+    last = simulator._task.progress(simulator._world)
+    assert 0.0 <= first < last <= 1.0 + 1e-6, "the expert's way leads up"
+    assert earned == pytest.approx(1.0 + last - first)
+
+
+def test_waiting_earns_nothing() -> None:
+    simulator = TabletopSimulator("reach_target", cameras=(), shaped_rewards=True, arm_mode="joint_velocity")
+    simulator.reset(None, 0, None)
+    still = np.append(np.zeros(7), 1.0).astype(np.float32)
+    assert abs(sum(simulator.step(still).reward for _ in range(20))) < 0.01

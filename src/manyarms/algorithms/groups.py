@@ -34,8 +34,8 @@ def over_decisions(episodes: Sequence[Episode], advantages: np.ndarray) -> list[
 class DynamicSampling:
     """Keeps groups until there are enough: those whose episodes all earned the same teach nothing and are replaced.
 
-    To be given to a runner as `enough`: it hears of episodes in the order of the schedule, so which groups are kept does
-    not depend on how fast they ran.
+    To be given to a runner as `enough`: it hears of episodes in the order of the schedule, so which groups are kept
+    does not depend on how fast they ran.
     """
 
     def __init__(self, wanted: int, group_size: int, *, bounds: tuple[float, float] | None = None) -> None:

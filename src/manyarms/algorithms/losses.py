@@ -19,7 +19,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def at_level(values: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
     """Sum log-probabilities or entropies [B, K, A] up to a level; return them and the mask of that level.
 
-    `mask` [B, K] says which actions were taken. Token: [B, K, A]; action: summed over A, [B, K]; chunk: over K too, [B].
+    `mask` [B, K] says which actions were taken. Token: [B, K, A]; action: summed over A, [B, K]; chunk: also over K.
     """
     if level not in LEVELS:
         raise ConfigError(f"{level!r} is no level", do=f"choose from {', '.join(LEVELS)}")

@@ -5,15 +5,27 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .scene import FAR, NEAR
 
-#: Shadow map and samples a pixel. Both cost more than everything else, in software and on a GPU
-#: (docs/benchmarks/rendering.md). What one machine renders another must, too, so the quality never depends on it.
-QUALITIES = {"fast": (0, 0), "good": (1024, 4), "full": (4096, 4)}
+
+class Quality(NamedTuple):
+    """What a frame is made with. Shadows and smooth edges cost more than everything else, in software and on a GPU."""
+
+    shadowsize: int
+    offsamples: int
+    """Samples a pixel."""
+    numslices: int = 28
+    """Faces around a capsule, along it, and along a box: vertices are what is left of the cost."""
+    numstacks: int = 16
+    numquads: int = 4
+
+
+#: What one machine renders another must, too, so the quality never depends on it (docs/benchmarks/rendering.md).
+QUALITIES = {"fast": Quality(0, 0, 16, 10, 2), "good": Quality(1024, 4), "full": Quality(4096, 4)}
 
 
 class NoGraphics(RuntimeError):
@@ -112,11 +124,13 @@ class Cameras:
                 "cameras were asked for, but neither EGL nor OSMesa is installed: "
                 "apt-get install libosmesa6 (or libegl1 libgl1-mesa-dri), or cameras=[]"
             )
-        model.vis.quality.shadowsize, model.vis.quality.offsamples = QUALITIES[self._quality]
+        quality = QUALITIES[self._quality]
+        for name, value in quality._asdict().items():
+            setattr(model.vis.quality, name, value)
         width, height = self._size
         renderer = mujoco.Renderer(model, height, width)
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = QUALITIES[self._quality][0] > 0
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = quality.shadowsize > 0
         return renderer
 
     def close(self) -> None:

@@ -54,6 +54,7 @@ class Options:
     variation: Optional[int] = None
     """Which is played; by default the seed says."""
     shaped_rewards: bool = False
+    """Also reward every bit of progress towards the goal, and charge for what is lost again."""
     expert: bool = False
     """Add the field `expert_action`: what the scripted policy would do next."""
 
@@ -171,6 +172,7 @@ class TabletopSimulator(Simulator):
         self._world.restart()
         self._task.lay_out(self._world, rng, chosen)
         self._world.forward()
+        self._progress = self._task.progress(self._world) if self.options.shaped_rewards else 0.0
         self._controller.rng = np.random.default_rng(episode + 1)
         self._expert: Optional[Expert] = None
 
@@ -192,7 +194,10 @@ class TabletopSimulator(Simulator):
             self._info = {"invalid_action": str(error)}
             self._controller.tick()
         success = self._task.succeeded(self._world)
-        reward = self._task.reward(self._world) if self.options.shaped_rewards and not success else float(success)
+        reward = float(success)
+        if self.options.shaped_rewards:
+            before, self._progress = self._progress, self._task.progress(self._world)
+            reward += self._progress - before
         return StepResult(reward, success, success, self._steps >= (self._limit or self._task.horizon))
 
     def info(self) -> Dict[str, Any]:
@@ -254,6 +259,8 @@ class TabletopSimulator(Simulator):
         self._steps = state["steps"]
         self._world.load(state["physics"])
         self._controller.rng.bit_generator.state = state["planner"]
+        if self.options.shaped_rewards:
+            self._progress = self._task.progress(self._world)
 
     def close(self) -> None:
         self._cameras.close()

@@ -66,8 +66,8 @@ class TabletopTask(ABC):
     def succeeded(self, world: World) -> bool:
         """Tell whether the goal is reached."""
 
-    def reward(self, world: World) -> float:
-        """Return a reward that grows on the way to the goal, 0 to 1; optional."""
+    def progress(self, world: World) -> float:
+        """Return how far the world has come towards the goal, 0 to 1; optional, for shaped rewards."""
         return float(self.succeeded(world))
 
     @abstractmethod

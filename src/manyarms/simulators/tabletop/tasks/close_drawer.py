@@ -23,7 +23,7 @@ class CloseDrawer(DrawerTask):
     def succeeded(self, world: World) -> bool:
         return self.share_open(world) < 0.11
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         return 0.3 * self.nearness(world) + 0.7 * (1.0 - float(np.clip(self.share_open(world), 0, 1)))
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:

@@ -19,7 +19,7 @@ class OpenDrawer(DrawerTask):
     def succeeded(self, world: World) -> bool:
         return self.share_open(world) > 0.7
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         return 0.4 * self.nearness(world) + 0.6 * float(np.clip(self.share_open(world) / 0.7, 0, 1))
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:

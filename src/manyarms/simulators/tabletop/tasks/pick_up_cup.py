@@ -57,7 +57,7 @@ class PickUpCup(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return self._height(world) > _LIFT - 0.02 and world.grasped("cup")
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         distance = np.linalg.norm(world.tip_pose()[0] - world.position("cup"))
         return float(0.5 * np.exp(-5.0 * distance) + 0.5 * np.clip(self._height(world) / _LIFT, 0, 1))
 

@@ -39,7 +39,7 @@ class PushButton(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return world.joint("cap") > 0.7 * _TRAVEL
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         distance = np.linalg.norm(world.tip_pose()[0] - world.position("cap"))
         return float(0.5 * np.exp(-5.0 * distance) + 0.5 * np.clip(world.joint("cap") / _TRAVEL, 0, 1))
 

@@ -44,7 +44,7 @@ class PutItemInDrawer(TabletopTask):
         x, y, z = self._offset(world)
         return bool(abs(x) < 0.1 and abs(y) < 0.11 and -0.04 < z < 0.035) and not world.grasped("item")
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         reach = np.linalg.norm(world.tip_pose()[0] - world.position("item"))
         return float(0.4 * np.exp(-5.0 * reach) + 0.6 * np.exp(-5.0 * np.linalg.norm(self._offset(world))))
 

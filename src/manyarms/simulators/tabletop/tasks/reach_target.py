@@ -36,7 +36,7 @@ class ReachTarget(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return self._distance(world) < 0.03
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         return float(np.exp(-5.0 * self._distance(world)))
 
     def state(self, world: World) -> np.ndarray:

@@ -43,7 +43,7 @@ class SlideBlockToTarget(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return bool(np.linalg.norm(self._away(world)) < _REACHED)
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         touch = np.linalg.norm(world.tip_pose()[0] - world.position("block"))
         return float(0.3 * np.exp(-5.0 * touch) + 0.7 * np.exp(-8.0 * np.linalg.norm(self._away(world))))
 

@@ -54,7 +54,7 @@ class StackBlocks(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return self._stacked(world) == 1.0 and not any(world.grasped(name) for name in _BLOCKS)
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         return 0.9 * self._stacked(world)
 
     def state(self, world: World) -> np.ndarray:

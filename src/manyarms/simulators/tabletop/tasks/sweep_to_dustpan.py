@@ -61,7 +61,7 @@ class SweepToDustpan(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return self._swept(world) == 1.0
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         gap = np.mean([np.linalg.norm(world.position(name) - world.position("dustpan")) for name in _CRUMBS])
         return float(0.5 * self._swept(world) + 0.4 * np.exp(-4.0 * gap))
 

@@ -56,7 +56,7 @@ class TurnTap(TabletopTask):
     def succeeded(self, world: World) -> bool:
         return world.joint(self._chosen) > _GOAL
 
-    def reward(self, world: World) -> float:
+    def progress(self, world: World) -> float:
         reach = np.linalg.norm(world.tip_pose()[0] - world.site(self._chosen + "_end"))
         return float(0.4 * np.exp(-5.0 * reach) + 0.6 * np.clip(world.joint(self._chosen) / _GOAL, 0, 1))
 
