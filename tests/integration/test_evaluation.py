@@ -158,6 +158,22 @@ def test_a_recording_plays_back_bit_for_bit(tmp_path: Path) -> None:
     assert replay.run(ReplayConfig(tmp_path / "tape", episodes=(2,))) == {}
 
 
+def test_a_recording_can_be_played_as_a_policy_in_chunks(tmp_path: Path) -> None:
+    recording = recorded(tmp_path)
+    options = (f"recording={tmp_path / 'tape'}", "chunk=3")
+    config = EvalConfig(
+        "standins:Walker",
+        policy="replay",
+        policy_options=options,
+        episodes=2,
+        max_episode_steps=15,
+        out=tmp_path / "again",
+    )
+    found = evaluation.run(config)
+    assert [result.length for result in found.results] == [len(episode) for episode in recording]
+    assert [result.total_reward for result in found.results] == [episode.rewards.sum() for episode in recording]
+
+
 def test_a_recording_that_does_not_match_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recorded(tmp_path)
     path = tmp_path / "tape" / "episodes" / "000001.npz"

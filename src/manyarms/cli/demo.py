@@ -138,5 +138,5 @@ def main(arguments: Sequence[str]) -> int:
     )
     if result.video is not None:
         print(f"{len(_TASKS)} arms at work, {result.solved} episodes solved: {result.video}")
-    print("next: manyarms bench tabletop/open_drawer --num-envs 8 --action-chunk 16 --profile")
+    print("next: manyarms eval tabletop --tasks open_drawer,stack_blocks --policy expert --episodes 20 --videos 2")
     return 0

@@ -35,7 +35,7 @@ class PlayConfig:
     tasks: str = ""
     """Tasks, separated by commas; default: the one in the simulator's name."""
     policy: str = "random"
-    """random, expert, mlp, pixel, remote, a plug-in's name or package.module:factory."""
+    """random, expert, replay, mlp, pixel, remote, a plug-in's name or package.module:factory."""
     policy_options: Pairs = ()
     """Options of the policy."""
     episodes: int = 10

@@ -19,6 +19,7 @@ BUILT_IN = {
     "expert": "manyarms.policies.scripted:ExpertPolicy",
     "mlp": "manyarms.policies.small:MlpPolicy",
     "pixel": "manyarms.policies.small:PixelPolicy",
+    "replay": "manyarms.reporting.recording:replay_policy",
     "remote": "manyarms.policies.remote:RemotePolicy",
 }
 

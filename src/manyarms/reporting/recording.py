@@ -18,6 +18,7 @@ import numpy as np
 
 import manyarms
 from manyarms.errors import ConfigError
+from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.results import write_atomically
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Spec
@@ -150,6 +151,12 @@ class Recording:
             terminated=terminated,
             truncated=truncated,
         )
+
+
+def replay_policy(spec: Spec, recording: str, *, chunk: int = 1) -> ReplayPolicy:
+    """Make a policy that plays a recording's actions back (``policy: replay``)."""
+    episodes = {episode.id.key: episode.actions for episode in Recording(recording)}
+    return ReplayPolicy(spec, episodes, chunk=chunk)
 
 
 def _identity(episode: EpisodeId) -> dict[str, Any]:
