@@ -56,15 +56,16 @@ def evaluated(config: ExpertBenchmark, mode: str) -> dict[str, TaskSummary]:
 def sheet() -> np.ndarray:
     """Return a picture of every task, in the middle of being solved."""
     pictures = []
-    for name in discover():
+    for name, task in discover().items():
+        view = task.view
         simulator = TabletopSimulator(name, cameras=(), image_size=(256, 256), render_quality="full")
         simulator.reset(None, 3, None)
         actions = 0
-        frames = [simulator.render("front")]
+        frames = [simulator.render(view)]
         while actions < 40 and not simulator.step(simulator.expert_action()).success:
-            frames.append(simulator.render("front"))
+            frames.append(simulator.render(view))
             actions += 1
-        frames.append(simulator.render("front"))
+        frames.append(simulator.render(view))
         pictures.append(with_caption(frames[len(frames) // 2], name))
         simulator.close()
     return tiled(pictures, columns=5)

@@ -38,6 +38,10 @@ class LearningError(ManyarmsError, ArithmeticError):
     """Training that cannot go on."""
 
 
+class DiskError(ManyarmsError, OSError):
+    """What could not be written."""
+
+
 class UnknownName(ManyarmsError, LookupError):
     """A simulator or task that does not exist."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -20,7 +20,7 @@ from manyarms.cli import record, replay
 from manyarms.cli.eval import EvalConfig
 from manyarms.cli.record import RecordConfig
 from manyarms.cli.replay import ReplayConfig
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, DiskError
 from manyarms.reporting.recording import Recording
 from manyarms.reporting.results import wilson
 
@@ -196,16 +196,30 @@ def test_recording_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert again[2].observations["position"].tobytes() == first[2].observations["position"].tobytes()
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB; in a container that may not mount one, a folder that may not be written."""
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=False)
-    if mounted.returncode:
-        pytest.skip("this container may not mount")
-    try:
-        with pytest.raises(ConfigError, match=r"cannot be written"):
-            record.run(RecordConfig("standins:Walker", out=small / "tape", episodes=40, max_episode_steps=200))
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("this needs root in a container that may mount")
+    yield small
+    subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+def test_a_full_disk_ends_a_recording_in_words(small_disk: Path) -> None:
+    with pytest.raises(DiskError, match="cannot be written"):
+        record.run(RecordConfig("standins:Walker", out=small_disk / "tape", episodes=40, max_episode_steps=200))
+
+
+def test_a_full_disk_costs_videos_first_and_ends_an_evaluation_in_words(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["eval", "tabletop/reach_target", "--policy", "expert", "--episodes", "30", "--videos", "30"]
+    code = cli.run([*arguments, "--out", str(small_disk / "x"), "--options", "arm_mode=delta_ee", "cameras=[front]"])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "No space left" in said
+    assert "--resume" in said
+    assert "Traceback" not in said

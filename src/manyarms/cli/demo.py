@@ -15,7 +15,8 @@ from manyarms.cli.bench import run as bench
 from manyarms.cli.options import parse
 from manyarms.reporting.console import progress, table
 from manyarms.reporting.video import RowVideos
-from manyarms.vector import EpisodeId, VectorEnv, make_vec
+from manyarms.simulators.tabletop.task import discover
+from manyarms.vector import EpisodeId, SimulatorConfig, VectorEnv, make_vec
 
 _TASKS = (
     *("stack_blocks", "open_drawer", "pick_up_cup", "sweep_to_dustpan", "put_item_in_drawer", "slide_block_to_target"),
@@ -96,14 +97,19 @@ def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
     rows = range(len(_TASKS))
     videos = RowVideos(config.out, rows, grid=True, name="many-arms")
     solved = attempted = 0
-    options = {"cameras": ["front"], "image_size": (224, 224), "arm_mode": "delta_ee", "expert": True, "copy": False}
-    simulators = [f"tabletop/{task}" for task in _TASKS]
-    with make_vec(simulators, len(_TASKS), **options) as envs, progress("filming", config.steps) as advance:
+    cameras = [discover()[task].view for task in _TASKS]
+    options = {"image_size": (224, 224), "arm_mode": "delta_ee", "expert": True}
+    simulators = [
+        SimulatorConfig(f"tabletop/{task}", {**options, "cameras": [camera]})
+        for task, camera in zip(_TASKS, cameras, strict=True)
+    ]
+    with make_vec(simulators, len(_TASKS), copy=False) as envs, progress("filming", config.steps) as advance:
         _begin(envs, list(rows), attempted)
         attempted += len(_TASKS)
         ready = envs.recv(min_rows=len(_TASKS))
         for _ in range(config.steps):
-            videos.add(dict(zip(ready.rows.tolist(), ready.observations["front_rgb"], strict=True)))
+            seen = enumerate(ready.rows.tolist())
+            videos.add({row: ready.observations[f"{cameras[row]}_rgb"][i] for i, row in seen})
             ended = ready.rows[ready.ended].tolist()
             solved += int(ready.success.sum())
             going = ~ready.ended

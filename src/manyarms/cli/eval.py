@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ def run(config: EvalConfig) -> EvalResult:
                     board.add(result.task or "", result.success)
         finally:
             kept = videos.close() if videos else []
+            if videos and videos.errors:
+                print(f"{len(videos.errors)} videos were not written: {videos.errors[0]}", file=sys.stderr)
     everything = folder.load()
     complete = len(everything) == len(episodes)
     if complete:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from av.error import FFmpegError
 
 from manyarms.errors import ConfigError
 from manyarms.reporting.video import VideoWriter, with_caption
@@ -99,8 +100,9 @@ class EpisodeVideos:
             writer.path.replace(path)
             with self._lock:
                 self._sort_in(episode, path)
-        except (OSError, ValueError) as error:
+        except (FFmpegError, OSError, ValueError) as error:
             self.errors.append(f"{writer.path}: {error}")
+            writer.path.unlink(missing_ok=True)
 
     def _sort_in(self, episode: Episode, path: Path) -> None:
         kept = self._kept.setdefault(episode.id.task or "", _Kept())

@@ -19,7 +19,7 @@ import numpy as np
 import manyarms
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
-from manyarms.reporting.results import write_atomically
+from manyarms.reporting.results import not_written, write_atomically
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Spec
 from manyarms.vector import EpisodeId
@@ -100,7 +100,7 @@ class Recorder:
             try:
                 writing.result()
             except OSError as error:
-                raise ConfigError(f"{self.folder} cannot be written", why=str(error)) from error
+                raise not_written(self.folder, error) from error
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, DiskError
 from manyarms.rollout import Episode
 
 #: Two-sided 95 %.
@@ -135,8 +135,11 @@ class ResultFolder:
 
     def add(self, result: EpisodeResult) -> None:
         """Write one line, at once."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
+        except OSError as error:
+            raise not_written(self._path, error) from error
 
     def conclude(self, results: Sequence[EpisodeResult]) -> Path:
         """Write results.json: the headline, each task, each episode."""
@@ -155,5 +158,16 @@ class ResultFolder:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that nobody ever sees half of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
-    beside.replace(path)
+    try:
+        beside.write_text(text)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise not_written(path, error) from error
+
+
+def not_written(path: Path, error: OSError) -> DiskError:
+    """Return what to say of a file that could not be written."""
+    return DiskError(
+        f"{path} cannot be written", why=error.strerror or str(error), do="make room there, then go on with --resume"
+    )

@@ -42,6 +42,7 @@ class VideoWriter:
         self._queue: queue.Queue[np.ndarray | None] | None = None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._seen_all = False
 
     def add(self, frame: np.ndarray) -> None:
         """Hand a frame over; returns at once."""
@@ -62,7 +63,7 @@ class VideoWriter:
             self._write(self._queue, shape)
         except (FFmpegError, OSError, ValueError) as error:  # told by close(), where someone listens
             self._error = error
-            while self._queue.get() is not None:
+            while not self._seen_all and self._queue.get() is not None:
                 self.left_out += 1
 
     def _write(self, frames: queue.Queue[np.ndarray | None], shape: tuple[int, ...]) -> None:
@@ -79,6 +80,7 @@ class VideoWriter:
                     frame = np.pad(frame, pads, mode="edge")
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
                 self.written += 1
+            self._seen_all = True  # a full disk may show only when the file is closed
             container.mux(stream.encode())
 
     def close(self) -> None:

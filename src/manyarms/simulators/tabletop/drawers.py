@@ -17,6 +17,7 @@ class DrawerTask(TabletopTask):
     """A cabinet at random, and one of its drawers."""
 
     horizon = 150
+    view = "left_shoulder"  # drawers face the robot
     variations = tuple(DRAWERS)
     _chosen = "top"
 

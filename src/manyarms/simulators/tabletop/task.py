@@ -51,6 +51,8 @@ class TabletopTask(ABC):
     """What differs between them, as it reads in the descriptions."""
     templates: Sequence[str] = ()
     """Descriptions; ``{}`` stands for the variation."""
+    view = "front"
+    """The camera that shows most of it, for pictures and films."""
     graspable: Sequence[str] = ()
     """Free bodies the gripper may carry."""
 

@@ -17,6 +17,7 @@ class PutItemInDrawer(TabletopTask):
 
     name = "put_item_in_drawer"
     horizon = 200
+    view = "left_shoulder"
     variations = tuple(COLOURS)
     templates = (
         "put the {} item in the drawer",
