@@ -5,6 +5,8 @@ python examples/rollout.py
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 import manyarms
@@ -17,7 +19,7 @@ from manyarms.rollout import Runner, RunnerConfig, Scene
 class NoisyExpert:
     """Does what the simulator's expert says, with noise that belongs to the episode."""
 
-    needs = {"expert": True}  # noqa: RUF012
+    needs: ClassVar[dict[str, Any]] = {"expert": True}
     cameras = ()  # it looks through none, so none is rendered
 
     def act(self, observations: Observations) -> ActionChunk:

@@ -91,10 +91,11 @@ def test_lockstep_rows_play_through_with_partial_and_whole_resets() -> None:
 
 
 def test_the_policy_is_asked_for_whole_stages_while_all_rows_play() -> None:
-    with manyarms.make_vec("standins:Walker", 8, rows_per_worker=4, max_episode_steps=8) as envs:
+    with manyarms.make_vec("standins:Walker", 8, rows_per_worker=4, max_episode_steps=40, goal=99.0) as envs:
         policy = Swaying(8)
         list(Runner(envs, policy, RunnerConfig(pipeline_stage_num=2)).play([EpisodeId(seed=i) for i in range(8)]))
-    assert policy.batches == [4, 4]
+    assert policy.batches[:5] == [4] * 5, "no row can be through with its five decisions before"
+    assert sum(policy.batches) == 8 * 5
 
 
 def test_cameras_nobody_looks_through_are_not_rendered() -> None:
