@@ -14,6 +14,7 @@ import pytest
 import interpreters
 import manyarms
 from manyarms.errors import StartError, UnknownName, WorkerError
+from manyarms.simulators.base import SpecError
 from manyarms.simulators.tabletop import panda
 from manyarms.simulators.tabletop.kinematics import HIGH, LOW, Kinematics
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
@@ -300,3 +301,11 @@ def test_waiting_earns_nothing() -> None:
     simulator.reset(None, 0, None)
     still = np.append(np.zeros(7), 1.0).astype(np.float32)
     assert abs(sum(simulator.step(still).reward for _ in range(20))) < 0.01
+
+
+def test_a_task_can_be_made_easier_and_an_option_that_no_task_has_is_an_error() -> None:
+    wide = TabletopSimulator(tasks=["reach_target", "push_button"], cameras=(), task_options={"radius": 2.0})
+    wide.reset("reach_target", 0, None)
+    assert wide.step(np.zeros(wide.spec.actions[""].shape)).success
+    with pytest.raises(SpecError, match="push_button has no option 'radius'"):
+        TabletopSimulator("push_button", cameras=(), task_options={"radius": 2.0})

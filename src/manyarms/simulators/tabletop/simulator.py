@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+import inspect
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
@@ -53,6 +54,8 @@ class Options:
     """What actions mean: ik, planning, delta_ee, joint_position, joint_velocity."""
     variation: Optional[int] = None
     """Which is played; by default the seed says."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the tasks let one choose, such as reach_target's `radius`."""
     shaped_rewards: bool = False
     """Also reward every bit of progress towards the goal, and charge for what is lost again."""
     expert: bool = False
@@ -97,7 +100,8 @@ class TabletopSimulator(Simulator):
         self.options = Options(**options)
         known = discover()
         self._names = list(dict.fromkeys(_named(name, known) for name in (tasks or [task or "reach_target"])))
-        self._scenes = {name: _Scene(known[name](), self.options.arm_mode) for name in self._names}
+        chosen = _shared_out(self.options.task_options, {name: known[name] for name in self._names})
+        self._scenes = {name: _Scene(known[name](**chosen[name]), self.options.arm_mode) for name in self._names}
         self._limit = max_episode_steps
         self._cameras = Cameras(self.options.size, self.options.render_quality)
         self._rng = np.random.default_rng()
@@ -284,6 +288,15 @@ def _named(name: str, known: Dict[str, Any]) -> str:
     if found not in known:
         raise UnknownTask(name, list(known))
     return found
+
+
+def _shared_out(options: Mapping[str, Any], tasks: Mapping[str, Type[TabletopTask]]) -> Dict[str, Dict[str, Any]]:
+    """Give every task those options that it has; one that none of them has is an error."""
+    has = {name: set(inspect.signature(task).parameters) for name, task in tasks.items()}
+    for option in options:
+        if not any(option in known for known in has.values()):
+            raise SpecError("%s has no option %r" % (", ".join(tasks), option))
+    return {name: {o: value for o, value in options.items() if o in known} for name, known in has.items()}
 
 
 __all__ = ["TabletopSimulator"]

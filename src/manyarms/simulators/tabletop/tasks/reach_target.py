@@ -19,6 +19,10 @@ class ReachTarget(TabletopTask):
     variations = tuple(COLOURS)
     templates = ("reach the {} target", "touch the {} ball with the panda gripper", "move to the {} sphere")
 
+    def __init__(self, radius: float = 0.03) -> None:
+        """Call it reached within `radius` of the ball's centre."""
+        self.radius = radius
+
     def xml(self) -> str:
         ball = '<body name="{0}" pos="0.3 0 1"><geom name="{0}" type="sphere" size="0.025" {1}/></body>'
         return model_xml("".join(ball.format(name, GHOST) for name in _BALLS))
@@ -34,7 +38,7 @@ class ReachTarget(TabletopTask):
         return float(np.linalg.norm(world.tip_pose()[0] - world.position("target")))
 
     def succeeded(self, world: World) -> bool:
-        return self._distance(world) < 0.03
+        return self._distance(world) < self.radius
 
     def progress(self, world: World) -> float:
         return float(np.exp(-5.0 * self._distance(world)))
