@@ -17,7 +17,7 @@ class Evaluation:
 
     log_probs: Tensor  # [rows, K, A], one a number of the action
     entropy: Tensor  # [rows, K, A]
-    values: Tensor | None  # [rows]
+    values: Tensor | None  # [rows], or [rows, K] where every action has its own
 
 
 class GaussianHead(nn.Module):

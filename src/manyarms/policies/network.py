@@ -30,6 +30,12 @@ class NetworkConfig:
     """gaussian, or tokens (256 bins a number)."""
     value_head: bool = False
     """Also estimate the value of what is seen, for PPO."""
+    value_type: str = "chunk_level"
+    """One value a chunk, or action_level: one for each of its actions."""
+    separate_critic: bool = False
+    """Values come from a torso of their own instead of the actor's."""
+    precision: str = "fp32"
+    """fp32, or bf16: the torso computes in bfloat16, the heads and the weights stay in float32."""
     sample: bool = True
     """Draw actions; False: take the most likely."""
     deterministic: bool = False
@@ -52,6 +58,11 @@ class NetworkConfig:
             raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
         if self.chunk < 1:
             raise ConfigError(f"chunk is {self.chunk}; a policy gives at least one action")
+        for name, choices in (("precision", ("fp32", "bf16")), ("value_type", ("chunk_level", "action_level"))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose {' or '.join(choices)}")
+        if self.separate_critic and not self.value_head:
+            raise ConfigError("separate_critic without a critic would do nothing", do="value_head: true")
 
 
 class NetworkPolicy(nn.Module):
@@ -79,14 +90,31 @@ class NetworkPolicy(nn.Module):
         with _first_weights(config.seed):
             self.torso = torso()
             self.head: Any = HEADS[config.head](hidden, config.chunk, width, **extra)
-            self.value = (
-                nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)) if config.value_head else None
-            )
+            self.critic_torso = torso() if config.separate_critic else None
+            self.value = _value_head(config) if config.value_head else None
         self.to(config.device)
 
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
         """Return what the torso is fed."""
         raise TypeError(f"{type(self).__name__} does not say what it sees")
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Return the weights that only values depend on."""
+        parts = [part for part in (self.value, self.critic_torso) if part is not None]
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def _features(self, torso: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        if self.config.precision == "fp32":
+            return torso(**inputs)
+        with torch.autocast(self.offset.device.type, torch.bfloat16):
+            return torso(**inputs).float()
+
+    def _values(self, features: Tensor, inputs: dict[str, Tensor]) -> Tensor | None:
+        """Return [rows], or [rows, K] with a value for every action; None without a critic."""
+        if self.value is None:
+            return None
+        values = self.value(features if self.critic_torso is None else self._features(self.critic_torso, inputs))
+        return values if self.config.value_type == "action_level" else values[:, 0]
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
@@ -104,15 +132,17 @@ class NetworkPolicy(nn.Module):
             yield part.padded(size) if self.config.deterministic else part, len(index)
 
     def _act(self, observations: Observations, count: int) -> ActionChunk:
-        features = self.torso(**self.inputs(observations))
+        inputs = self.inputs(observations)
+        features = self._features(self.torso, inputs)
         drawn = None
         if self.config.sample:
             array = _NOISE[self.head.kind](self.config.seed, observations, self.head.noise_shape)
             drawn = torch.from_numpy(array).to(self.offset.device)
         chosen, log_probs = self.head.sample(features, drawn)
         extras = {"chosen": chosen, "log_probs": log_probs}
-        if self.value is not None:
-            extras["values"] = self.value(features)[:, 0]
+        values = self._values(features, inputs)
+        if values is not None:
+            extras["values"] = values
         actions = self.to_simulator(self.head.decode(chosen))
         return ActionChunk.of(actions[:count], **{name: t[:count].cpu().numpy() for name, t in extras.items()})
 
@@ -120,10 +150,24 @@ class NetworkPolicy(nn.Module):
 
     def evaluate(self, observations: Observations, chosen: np.ndarray | Tensor) -> Evaluation:
         """Return log-probabilities, entropies and values of what was chosen (the extra `chosen` of an episode)."""
-        features = self.torso(**self.inputs(observations))
+        inputs = self.inputs(observations)
+        features = self._features(self.torso, inputs)
         taken = torch.as_tensor(chosen, device=self.offset.device)
         log_probs, entropy = self.head.evaluate(features, taken)
-        return Evaluation(log_probs, entropy, None if self.value is None else self.value(features)[:, 0])
+        return Evaluation(log_probs, entropy, self._values(features, inputs))
+
+    @torch.inference_mode()
+    def values_of(self, observations: Observations) -> np.ndarray:
+        """Return what the critic makes of observations, a few rows at a time: [rows], or [rows, K]."""
+        found = []
+        for part, count in self._parts(observations):
+            inputs = self.inputs(part)
+            features = self._features(self.torso, inputs) if self.critic_torso is None else torch.empty(0)
+            values = self._values(features, inputs)
+            if values is None:
+                raise ConfigError("this policy has no critic", do="value_head: true")
+            found.append(values[:count].cpu().numpy())
+        return np.concatenate(found)
 
     def choice_of(self, actions: np.ndarray) -> Tensor:
         """Return what the head would have had to choose for a simulator's actions [rows, K, A]: for cloning."""
@@ -136,6 +180,16 @@ class NetworkPolicy(nn.Module):
         if self._action.low is not None or self._action.high is not None:
             actions = np.clip(actions, self._action.low, self._action.high).astype(self._action.dtype)
         return actions.reshape(*actions.shape[:2], *self._action.shape)
+
+
+def _value_head(config: NetworkConfig) -> nn.Sequential:
+    """Return what turns features into values: one layer more where the torso is the actor's as well."""
+    width, values = config.hidden, config.chunk if config.value_type == "action_level" else 1
+    own = [] if config.separate_critic else [nn.Linear(width, width), nn.Tanh()]
+    last = nn.Linear(width, values)
+    nn.init.orthogonal_(last.weight, 1.0)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*own, last)
 
 
 def _to_unit(field: Field) -> tuple[np.ndarray, np.ndarray]:

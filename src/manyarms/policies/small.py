@@ -51,9 +51,11 @@ class _StateTorso(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("std", torch.ones(width))
         sizes = [width, *[hidden] * layers]
-        self.layers = nn.Sequential(
-            *(part for i in range(layers) for part in (nn.Linear(sizes[i], sizes[i + 1]), nn.Tanh()))
-        )
+        linear = [nn.Linear(sizes[i], sizes[i + 1]) for i in range(layers)]
+        for layer in linear:
+            nn.init.orthogonal_(layer.weight, 2.0**0.5)
+            nn.init.zeros_(layer.bias)
+        self.layers = nn.Sequential(*(part for layer in linear for part in (layer, nn.Tanh())))
 
     def forward(self, state: Tensor) -> Tensor:
         return self.layers((state - self.mean) / self.std)
