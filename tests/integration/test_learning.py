@@ -18,8 +18,9 @@ from manyarms.errors import ConfigError, LearningError
 from manyarms.learning.checkpoint import latest, load, load_weights, save
 from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.demonstrations import demonstrations
+from manyarms.learning.judging import Played, samples_from
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
-from manyarms.learning.samples import final_observations_of, observations_of, shuffled
+from manyarms.learning.samples import Samples, final_observations_of, observations_of, shuffled
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies import make_policy
 from manyarms.policies.network import NetworkPolicy
@@ -137,14 +138,21 @@ def played(count: int, **options: Any) -> tuple[NetworkPolicy, list[Episode]]:
         return policy, list(Runner(envs, policy, RunnerConfig()).play([EpisodeId("near", i) for i in range(count)]))
 
 
-def test_gradients_of_micro_batches_add_up_to_those_of_the_whole() -> None:
+def judged(learner: Learner, episodes: list[Episode]) -> Samples:
+    return samples_from(Played(list(enumerate(episodes)), len(episodes), 0), learner)
+
+
+@pytest.mark.parametrize("level", ["token_level", "action_level", "chunk_level"])
+def test_gradients_of_micro_batches_add_up_to_those_of_the_whole(level: str) -> None:
     weights = []
+    reward_type = "chunk_level" if level == "chunk_level" else "action_level"
+    algorithm = AlgorithmConfig(
+        reward_type=reward_type, logprob_type=level, entropy_type=level, entropy_bonus=0.1, update_epoch=1
+    )
     for micro in (None, 3):
-        policy, episodes = played(6)
-        learner = Learner(policy, AlgorithmConfig(update_epoch=1), config=LearnerConfig(1000, micro))
-        trainer = Trainer.__new__(Trainer)
-        trainer.learner = learner
-        learner.update(trainer._samples(episodes), 0)
+        policy, episodes = played(6, value_type=reward_type)
+        learner = Learner(policy, algorithm, config=LearnerConfig(1000, micro))
+        learner.update(judged(learner, episodes), 0)
         weights.append(policy.head.mean.weight.detach().clone())
     torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-4)
 
@@ -152,9 +160,7 @@ def test_gradients_of_micro_batches_add_up_to_those_of_the_whole() -> None:
 def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing() -> None:
     policy, episodes = played(2)
     learner = Learner(policy, AlgorithmConfig(update_epoch=1))
-    trainer = Trainer.__new__(Trainer)
-    trainer.learner = learner
-    samples = trainer._samples(episodes)
+    samples = judged(learner, episodes)
     samples.advantages[0] = np.nan
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     with pytest.raises(LearningError, match=r"gradient of .* is not finite"):
@@ -165,12 +171,10 @@ def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing() -> None:
 def test_during_the_warm_up_only_the_critic_learns() -> None:
     policy, episodes = played(4)
     learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(critic_warmup_steps=100))
-    trainer = Trainer.__new__(Trainer)
-    trainer.learner = learner
     head = policy.head.mean.weight.detach().clone()
     assert policy.value is not None
     critic = [parameter.detach().clone() for parameter in policy.value.parameters()]
-    learner.update(trainer._samples(episodes), 0)
+    learner.update(judged(learner, episodes), 0)
     assert torch.equal(head, policy.head.mean.weight)
     assert not any(torch.equal(old, new) for old, new in zip(critic, policy.value.parameters(), strict=True))
 
@@ -201,7 +205,7 @@ def test_dynamic_sampling_drops_uniform_groups_in_schedule_order() -> None:
     sampling = DynamicSampling(2, 2)
     heard = [sampling(episode(reward)) for reward in (1, 1, 0, 1, 0, 0, 1, 0)]
     assert heard == [False] * 7 + [True]
-    assert [kept.total_reward for kept in sampling.kept] == [0, 1, 1, 0]
+    assert [(place, kept.total_reward) for place, kept in sampling.kept] == [(2, 0), (3, 1), (6, 1), (7, 0)]
     assert sampling.rejected == 2
 
 

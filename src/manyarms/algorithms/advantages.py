@@ -79,6 +79,15 @@ def moments_of(parts: Sequence[np.ndarray]) -> tuple[float, float, float]:
     )
 
 
+def explained_variance(returns: Sequence[float], missed: Sequence[float]) -> float:
+    """Return how much of the returns' variance the critic foresaw: 1 all, 0 none, below 0 worse than a constant.
+
+    Both are moments (count, sum, sum of squares): of the returns, and of returns less values.
+    """
+    variance, left = (squares / count - (total / count) ** 2 for count, total, squares in (returns, missed))
+    return 1.0 - left / variance if variance > 0 else 0.0
+
+
 def _check_group(returns: np.ndarray) -> None:
     if len(returns) < 2:
         raise ConfigError(

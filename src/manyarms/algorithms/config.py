@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from manyarms.algorithms.levels import LEVELS
@@ -25,6 +26,8 @@ class AlgorithmConfig:
     """Episodes that begin alike and are compared with each other (grpo, rloo)."""
     normalize_advantages: bool = True
     """Scale advantages by their spread: of the whole batch (gae, rloo) or of each group (grpo)."""
+    reward_type: str = "chunk_level"
+    """gae: a chunk is one step with one value and the sum of its rewards, or action_level: every action is a step."""
     logprob_type: str = "chunk_level"
     """What a ratio is of: token_level, action_level or chunk_level."""
     entropy_type: str = "token_level"
@@ -42,17 +45,25 @@ class AlgorithmConfig:
     """Passes over each batch of episodes."""
     target_kl: float | None = None
     """Stop the passes of an update when the policy has moved this far."""
+    filter_rewards: bool = False
+    """grpo, rloo: keep only groups whose mean return lies within the bounds; uniform ones are never kept."""
+    rewards_lower_bound: float | None = None
+    rewards_upper_bound: float | None = None
+    max_rejected: int = 64
+    """grpo, rloo: groups without use an update may play in vain, beyond those it wants, before it makes do."""
 
     def __post_init__(self) -> None:
         for name, choices in (("adv_type", ADVANTAGES), ("loss_type", LOSSES)):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
-        for name in ("logprob_type", "entropy_type"):
+        for name in ("reward_type", "logprob_type", "entropy_type"):
             if getattr(self, name) not in LEVELS:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(LEVELS)}")
         for name in ("gamma", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
+        if self.reward_type == "token_level":
+            raise ConfigError("no simulator rewards single numbers of an action", do="reward_type: action_level")
         if self.update_epoch < 1:
             raise ConfigError(f"update_epoch is {self.update_epoch}; learn from episodes at least once")
         self._check_effects()
@@ -60,6 +71,14 @@ class AlgorithmConfig:
     @property
     def grouped(self) -> bool:
         return self.adv_type in ("grpo", "rloo")
+
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """The mean returns of groups that are learnt from; None: any."""
+        if not self.filter_rewards:
+            return None
+        low, high = self.rewards_lower_bound, self.rewards_upper_bound
+        return -math.inf if low is None else low, math.inf if high is None else high
 
     def _check_effects(self) -> None:
         """Refuse combinations in which a setting does nothing."""
@@ -73,3 +92,20 @@ class AlgorithmConfig:
             raise ConfigError("gae needs a critic", do="loss_type: actor_critic")
         if self.loss_type == "actor" and self.value_clip is not None:
             raise ConfigError("there is no critic: value_clip would do nothing", do="leave it out")
+        if self.grouped and self.reward_type != "chunk_level":
+            raise ConfigError(f"{self.adv_type} weighs whole episodes: reward_type would do nothing", do="leave it out")
+        if self.reward_type == "action_level" and self.logprob_type == "chunk_level":
+            raise ConfigError(
+                "advantages of single actions cannot weigh the ratio of a chunk",
+                do="logprob_type: action_level or token_level",
+            )
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        given = self.rewards_lower_bound is not None or self.rewards_upper_bound is not None
+        if self.filter_rewards and not self.grouped:
+            raise ConfigError("gae does not group episodes: filter_rewards would do nothing", do="leave it out")
+        if given != self.filter_rewards:
+            raise ConfigError(
+                "filter_rewards and its bounds, rewards_lower_bound and rewards_upper_bound, only work together"
+            )

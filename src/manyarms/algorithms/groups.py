@@ -38,24 +38,36 @@ class DynamicSampling:
     does not depend on how fast they ran.
     """
 
-    def __init__(self, wanted: int, group_size: int, *, bounds: tuple[float, float] | None = None) -> None:
-        """Keep `wanted` groups; with `bounds`, only those whose mean return lies within."""
-        self.kept: list[Episode] = []
+    def __init__(
+        self, wanted: int, group_size: int, *, bounds: tuple[float, float] | None = None, most: int | None = None
+    ) -> None:
+        """Keep `wanted` groups of `most` that are played; with `bounds`, only those whose mean return lies within."""
+        self.kept: list[tuple[int, Episode]] = []
+        """Episodes, each with its place among all that were heard of."""
         self.rejected = 0
         """Groups that were dropped."""
-        self._wanted, self._group_size, self._bounds = wanted, group_size, bounds
+        self.last: Episode | None = None
+        """The last one heard of, kept or not."""
+        self._wanted, self._group_size, self._bounds, self._most = wanted, group_size, bounds, most
         self._group: list[Episode] = []
 
+    @property
+    def groups(self) -> int:
+        """Groups that were kept."""
+        return len(self.kept) // self._group_size
+
     def __call__(self, episode: Episode) -> bool:
-        """Take the next episode in; True when there are enough groups."""
+        """Take the next episode in; True when there are enough groups, or no more are to be played."""
         self._group.append(episode)
+        self.last = episode
         if len(self._group) == self._group_size:
             if self._is_worth_learning_from(returns_of(self._group)):
-                self.kept += self._group
+                first = (self.groups + self.rejected) * self._group_size
+                self.kept += [(first + i, one) for i, one in enumerate(self._group)]
             else:
                 self.rejected += 1
             self._group = []
-        return len(self.kept) >= self._wanted * self._group_size
+        return self.groups >= self._wanted or (self._most is not None and self.groups + self.rejected >= self._most)
 
     def _is_worth_learning_from(self, returns: np.ndarray) -> bool:
         if is_uniform(returns):

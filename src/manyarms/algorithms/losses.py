@@ -11,9 +11,12 @@ from manyarms.algorithms.levels import LEVELS
 from manyarms.errors import ConfigError
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of what the mask keeps; 0 where it keeps nothing."""
-    return (values * mask).sum() / mask.sum().clamp(min=1)
+def masked_mean(values: Tensor, mask: Tensor, total: float | None = None) -> Tensor:
+    """Return the mean of what the mask keeps; 0 where it keeps nothing.
+
+    `total` is how many it keeps in the whole of which these are a part: the means of all parts then add up.
+    """
+    return (values * mask).sum() / (mask.sum().clamp(min=1) if total is None else total)
 
 
 def at_level(values: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
@@ -57,6 +60,7 @@ def clipped_policy_loss(
     clip_low: float,
     clip_high: float,
     clip_c: float | None = None,
+    total: float | None = None,
 ) -> PolicyLoss:
     """Return PPO's loss, with bounds of its own on either side and, where wanted, the dual clip."""
     log_ratio = log_probs - old_log_probs
@@ -71,10 +75,10 @@ def clipped_policy_loss(
         loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * clip_c), loss)
     with torch.no_grad():
         # KL(π_old, π) ≈ mean((ρ - 1) - log ρ), which is never negative
-        approx_kl = masked_mean((ratio - 1.0) - log_ratio, mask)
-        fraction = masked_mean((clipped > plain).to(ratio.dtype), mask)
-        mean_ratio = masked_mean(ratio, mask)
-    return PolicyLoss(masked_mean(loss, mask), approx_kl, fraction, mean_ratio)
+        approx_kl = masked_mean((ratio - 1.0) - log_ratio, mask, total)
+        fraction = masked_mean((clipped > plain).to(ratio.dtype), mask, total)
+        mean_ratio = masked_mean(ratio, mask, total)
+    return PolicyLoss(masked_mean(loss, mask, total), approx_kl, fraction, mean_ratio)
 
 
 @dataclass(frozen=True)
@@ -93,29 +97,22 @@ def value_loss(
     *,
     value_clip: float | None,
     huber_delta: float,
+    total: float | None = None,
 ) -> ValueLoss:
     """Return the critic's Huber loss; with `value_clip`, the worse of it and of a value that moved no further."""
     plain = torch.nn.functional.huber_loss(values, returns, reduction="none", delta=huber_delta)
     if value_clip is None:
-        return ValueLoss(masked_mean(plain, mask), torch.zeros(()))
+        return ValueLoss(masked_mean(plain, mask, total), torch.zeros((), device=values.device))
     # V_clip = V_old + clip(V - V_old, -ε, ε)
     held = old_values + (values - old_values).clamp(-value_clip, value_clip)
     clipped = torch.nn.functional.huber_loss(held, returns, reduction="none", delta=huber_delta)
     with torch.no_grad():
-        share = masked_mean((clipped > plain).to(values.dtype), mask)
-    return ValueLoss(masked_mean(torch.maximum(plain, clipped), mask), share)
+        share = masked_mean((clipped > plain).to(values.dtype), mask, total)
+    return ValueLoss(masked_mean(torch.maximum(plain, clipped), mask, total), share)
 
 
-def kl_to_reference(log_probs: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
+def kl_to_reference(log_probs: Tensor, reference: Tensor, mask: Tensor, total: float | None = None) -> Tensor:
     """Return how far the policy is from a reference, by an estimate that is never negative."""
     # KL ≈ exp(log π_ref - log π) - (log π_ref - log π) - 1
     away = reference - log_probs
-    return masked_mean(away.exp() - away - 1.0, mask)
-
-
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """Return how much of the returns' variance the critic foresaw: 1 all, 0 none, below 0 worse than a constant."""
-    variance = float(returns.var(unbiased=False)) if returns.numel() else 0.0
-    if variance == 0.0:
-        return 0.0
-    return 1.0 - float((returns - values).var(unbiased=False)) / variance
+    return masked_mean(away.exp() - away - 1.0, mask, total)

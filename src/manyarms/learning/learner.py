@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from manyarms.algorithms.config import AlgorithmConfig
-from manyarms.algorithms.losses import (
-    at_level,
-    clipped_policy_loss,
-    explained_variance,
-    kl_to_reference,
-    masked_mean,
-    spread,
-    value_loss,
-)
 from manyarms.errors import ConfigError, LearningError
+from manyarms.learning.objective import Objective, Totals
+from manyarms.learning.parallel import ParallelPolicy, local_tensor, whole_tensor
+from manyarms.learning.ranks import Ranks
 from manyarms.learning.samples import Samples, shuffled
 from manyarms.policies.network import NetworkPolicy
 
@@ -56,6 +49,8 @@ class LearnerConfig:
     micro_batch_size: int | None = None
     """Decisions in memory at once; default: all of a step's."""
     seed: int = 0
+    training_backend: str = "ddp"
+    """With several ranks: ddp, a copy each, or fsdp, weights in shards."""
 
     def __post_init__(self) -> None:
         if self.global_batch_size < 1 or (self.micro_batch_size is not None and self.micro_batch_size < 1):
@@ -72,25 +67,20 @@ class Learner:
         optim: OptimConfig | None = None,
         config: LearnerConfig | None = None,
         reference: NetworkPolicy | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Train `policy`; `reference` is what `kl_beta` holds it to."""
         self.policy, self.algorithm = policy, algorithm
         self.optim, self.config = optim or OptimConfig(), config or LearnerConfig()
-        self.reference = reference
-        if algorithm.loss_type == "actor_critic" and policy.value is None:
-            raise ConfigError("an actor-critic loss needs a policy with a value head", do="value_head: true")
-        if algorithm.loss_type == "actor" and policy.value is not None:
-            raise ConfigError(
-                f"{algorithm.adv_type} uses no critic: value_head would do nothing", do="value_head: false"
-            )
-        if algorithm.kl_beta and reference is None:
-            raise ConfigError("kl_beta needs a reference policy")
+        self.reference, self.ranks = reference, ranks or Ranks()
+        _check_fit(policy, algorithm, self.optim, reference)
         self.steps = 0
         """Steps of the optimiser so far."""
+        self.parallel = ParallelPolicy(policy, self.ranks, self.config.training_backend)
         self.optimizer = torch.optim.AdamW(self._groups(), eps=1e-5, weight_decay=self.optim.weight_decay)
 
     def _groups(self) -> list[dict[str, Any]]:
-        critic = list(self.policy.value.parameters()) if self.policy.value is not None else []
+        critic = self.policy.critic_parameters()
         others = [p for p in self.policy.parameters() if all(p is not c for c in critic)]
         groups: list[dict[str, Any]] = [{"params": others, "lr": self.optim.lr}]
         if critic:
@@ -104,94 +94,121 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = group["first_lr"] * (1.0 - progress if self.optim.schedule == "linear" else 1.0)
         self.policy.train()
-        seen: list[dict[str, float]] = []
+        layout = _Layout(samples, self.ranks)
+        means: list[dict[str, float]] = []
         for epoch in range(self.algorithm.update_epoch):
-            for index in shuffled(len(samples), self.config.global_batch_size, (self.config.seed, iteration, epoch)):
-                seen.append(self._step(samples.pick(index)))
-            if self.algorithm.target_kl is not None and seen[-1]["actor/approx_kl"] > self.algorithm.target_kl:
+            seed = (self.config.seed, iteration, epoch)
+            batches = shuffled(layout.count, self.config.global_batch_size, seed)
+            means += self._together([self._step(samples, layout, index) for index in batches])
+            if self.algorithm.target_kl is not None and means[-1]["actor/approx_kl"] > self.algorithm.target_kl:
                 break
         self.policy.eval()
-        metrics = {name: float(np.mean([one[name] for one in seen])) for name in seen[0]}
+        metrics = {name: float(np.mean([one[name] for one in means])) for name in means[0]}
         metrics["actor/lr"] = float(self.optimizer.param_groups[0]["lr"])
-        if samples.returns is not None and samples.values is not None:
-            foreseen = explained_variance(torch.from_numpy(samples.values), torch.from_numpy(samples.returns))
-            metrics["critic/explained_variance"] = foreseen
         return metrics
 
-    def _step(self, batch: Samples) -> dict[str, float]:
-        """Take one step of the optimiser, over micro-batches whose gradients add up."""
+    def _step(self, samples: Samples, layout: _Layout, index: np.ndarray) -> dict[str, Tensor]:
+        """Take one step of the optimiser for a minibatch of all ranks; return this rank's share of its means."""
         self.optimizer.zero_grad(set_to_none=True)
-        size = self.config.micro_batch_size or len(batch)
-        parts: list[dict[str, float]] = []
-        for start in range(0, len(batch), size):
-            part = batch.pick(np.arange(start, min(start + size, len(batch))))
-            loss, metrics = self._loss(part)
-            share = len(part) / len(batch)
-            (loss * share).backward()
-            parts.append({name: value * share for name, value in metrics.items()})
-        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim.clip_grad)
+        totals = Totals(float(len(index)), layout.actions(index), samples.log_probs.shape[-1])
+        parts = layout.parts(index, self.config.micro_batch_size)
+        shares: dict[str, Tensor] = {}
+        for i, (rows, real) in enumerate(parts):
+            part = samples.pick(rows) if real else samples.pick(rows).without_effect()
+            with self.parallel.adding_up(last=i == len(parts) - 1):
+                objective = Objective(self.algorithm, part, totals, self.policy.offset.device)
+                found = self.parallel.evaluate(part.observations, part.chosen)
+                loss = objective.loss(found, self._reference_log_probs(part))
+                # Ranks' gradients are averaged, but their losses are shares of one mean: they have to be added up.
+                (loss * self.ranks.world).backward()
+            for name, value in objective.metrics.items():
+                shares[name] = shares[name] + value if name in shares else value
+        return {**shares, "actor/grad_norm": self._apply_gradients()}
+
+    def _reference_log_probs(self, part: Samples) -> Tensor | None:
+        if self.reference is None or not self.algorithm.kl_beta:
+            return None
+        with torch.no_grad():
+            return self.reference.evaluate(part.observations, part.chosen).log_probs
+
+    def _apply_gradients(self) -> Tensor:
+        """Step, unless something is not finite; return the gradient's norm."""
+        if self.steps < self.optim.critic_warmup_steps:
+            for parameter in self.optimizer.param_groups[0]["params"]:
+                parameter.grad = None
+        norm = whole_tensor(nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim.clip_grad))
         if not math.isfinite(float(norm)):
-            raise LearningError(*self._first_bad())
+            raise LearningError(self._first_bad())
         self.optimizer.step()
         self.steps += 1
-        totals = {name: sum(part[name] for part in parts) for name in parts[0]}
-        return {**totals, "actor/grad_norm": float(norm)}
+        return norm / self.ranks.world
 
-    def _loss(self, batch: Samples) -> tuple[Tensor, dict[str, float]]:
-        algorithm = self.algorithm
-        device = self.policy.offset.device
-        found = self.policy.evaluate(batch.observations, batch.chosen)
-        taken = torch.from_numpy(batch.mask).to(device)
-        log_probs, mask = at_level(found.log_probs, taken, algorithm.logprob_type)
-        old, _ = at_level(torch.from_numpy(batch.log_probs).to(device), taken, algorithm.logprob_type)
-        advantages = spread(torch.from_numpy(batch.advantages).to(device), log_probs)
-        actor = clipped_policy_loss(
-            log_probs,
-            old,
-            advantages,
-            mask,
-            clip_low=algorithm.clip_ratio_low,
-            clip_high=algorithm.clip_ratio_high,
-            clip_c=algorithm.clip_ratio_c,
-        )
-        entropy = masked_mean(*at_level(found.entropy, taken, algorithm.entropy_type))
-        warming = self.steps < self.optim.critic_warmup_steps
-        loss = torch.zeros((), device=device) if warming else actor.loss - algorithm.entropy_bonus * entropy
-        metrics = {
-            "actor/policy_loss": float(actor.loss.detach()),
-            "actor/entropy_loss": float(entropy.detach()),
-            "actor/approx_kl": float(actor.approx_kl),
-            "actor/pg_clipfrac": float(actor.clip_fraction),
-            "actor/ratio": float(actor.ratio),
-        }
-        if algorithm.kl_beta and self.reference is not None and not warming:
-            with torch.no_grad():
-                reference = self.reference.evaluate(batch.observations, batch.chosen).log_probs
-            distance = kl_to_reference(log_probs, at_level(reference, taken, algorithm.logprob_type)[0], mask)
-            loss = loss + algorithm.kl_beta * distance
-            metrics["actor/kl_loss"] = float(distance.detach())
-        if found.values is not None and batch.returns is not None and batch.values is not None:
-            critic = value_loss(
-                found.values,
-                torch.from_numpy(batch.values).to(device),
-                torch.from_numpy(batch.returns).to(device),
-                torch.ones_like(found.values),
-                value_clip=algorithm.value_clip,
-                huber_delta=algorithm.huber_delta,
-            )
-            loss = loss + algorithm.value_coef * critic.loss
-            metrics["actor/value_loss"] = float(critic.loss.detach())
-            metrics["actor/value_clip_ratio"] = float(critic.clip_ratio)
-        metrics["actor/loss"] = float(loss.detach())
-        return loss, metrics
+    def _together(self, steps: list[dict[str, Tensor]]) -> list[dict[str, float]]:
+        """Add up the ranks' shares of every step's means."""
+        names = list(steps[0])
+        shares = torch.stack([torch.stack([step[name].float() for name in names]) for step in steps])
+        totals = self.ranks.add_up(shares.flatten().tolist())
+        return [
+            dict(zip(names, totals[start : start + len(names)], strict=True))
+            for start in range(0, len(totals), len(names))
+        ]
 
-    def _first_bad(self) -> tuple[str, ...]:
+    def _first_bad(self) -> str:
         """Name the first tensor that is not finite."""
-        for name, parameter in self._named():
+        for name, parameter in self.policy.named_parameters():
             for kind, tensor in (("weights", parameter), ("gradient", parameter.grad)):
-                if tensor is not None and not torch.isfinite(tensor).all():
-                    return (f"the {kind} of {name} is not finite after {self.steps} steps",)
-        return (f"the gradient's norm is not finite after {self.steps} steps",)
+                if tensor is not None and not torch.isfinite(local_tensor(tensor)).all():
+                    return f"the {kind} of {name} is not finite after {self.steps} steps"
+        return f"the gradient's norm is not finite after {self.steps} steps"
 
-    def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self.policy.named_parameters()
+
+class _Layout:
+    """Where this rank's decisions lie among those of all ranks: minibatches are drawn from all of them together.
+
+    Nothing has to be moved: each rank computes its own part of every minibatch. So what is learnt does not depend on
+    how many ranks there are.
+    """
+
+    def __init__(self, samples: Samples, ranks: Ranks) -> None:
+        everyone = ranks.gather((samples.places, samples.mask.sum(1)[: len(samples.places)]))
+        self._rank = ranks.rank
+        self.count = sum(len(places) for places, _ in everyone)
+        self._actions = np.zeros(self.count)
+        self._owner = np.zeros(self.count, np.int64)
+        self._row = np.zeros(self.count, np.int64)
+        for rank, (places, actions) in enumerate(everyone):
+            self._actions[places], self._owner[places] = actions, rank
+            self._row[places] = np.arange(len(places))
+        self._world = ranks.world
+
+    def actions(self, index: np.ndarray) -> float:
+        """Return how many actions some decisions took."""
+        return float(self._actions[index].sum())
+
+    def parts(self, index: np.ndarray, size: int | None) -> list[tuple[np.ndarray, bool]]:
+        """Return this rank's rows of a minibatch in parts, as many on every rank; False: a part only to keep step."""
+        owned = [int((self._owner[index] == rank).sum()) for rank in range(self._world)]
+        size = size or max(owned)
+        rows = self._row[index[self._owner[index] == self._rank]]
+        parts = [(rows[start : start + size], True) for start in range(0, len(rows), size)]
+        idle = [(np.zeros(1, np.int64), False)] * (-(-max(owned) // size) - len(parts))
+        return parts + idle
+
+
+def _check_fit(
+    policy: NetworkPolicy, algorithm: AlgorithmConfig, optim: OptimConfig, reference: NetworkPolicy | None
+) -> None:
+    """Refuse what cannot work together, or would do nothing."""
+    if algorithm.loss_type == "actor_critic" and policy.value is None:
+        raise ConfigError("an actor-critic loss needs a policy with a value head", do="value_head: true")
+    if algorithm.loss_type == "actor" and policy.value is not None:
+        raise ConfigError(f"{algorithm.adv_type} uses no critic: value_head would do nothing", do="value_head: false")
+    if policy.value is not None and policy.config.value_type != algorithm.reward_type:
+        raise ConfigError(
+            f"reward_type is {algorithm.reward_type}, but the policy's values are {policy.config.value_type}",
+            do=f"value_type: {algorithm.reward_type}",
+        )
+    if algorithm.loss_type == "actor" and (optim.value_lr is not None or optim.critic_warmup_steps):
+        raise ConfigError("there is no critic: value_lr and critic_warmup_steps would do nothing", do="leave them out")
+    if algorithm.kl_beta and reference is None:
+        raise ConfigError("kl_beta needs a reference policy")

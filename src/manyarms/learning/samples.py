@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,9 +20,10 @@ class Samples:
     chosen: np.ndarray  # [N, K, …]
     log_probs: np.ndarray  # [N, K, A], of the policy that chose
     mask: np.ndarray  # [N, K], which actions were taken
-    advantages: np.ndarray  # [N]
-    returns: np.ndarray | None = None  # [N]
-    values: np.ndarray | None = None  # [N], of the critic that judged then
+    advantages: np.ndarray  # [N], or [N, K] where every action has its own
+    places: np.ndarray  # [N], where each stands among the decisions of all ranks; [0]: none of these counts
+    returns: np.ndarray | None = None  # like advantages
+    values: np.ndarray | None = None  # like advantages, of the critic that judged then
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -35,9 +36,14 @@ class Samples:
             self.log_probs[index],
             self.mask[index],
             self.advantages[index],
+            self.places[index] if len(self.places) else self.places,
             None if self.returns is None else self.returns[index],
             None if self.values is None else self.values[index],
         )
+
+    def without_effect(self) -> Samples:
+        """Return the same decisions as if nothing had been done: their loss and its gradient are 0."""
+        return replace(self, mask=np.zeros_like(self.mask))
 
 
 def observations_of(episodes: Sequence[Episode]) -> Observations:
@@ -65,8 +71,9 @@ def gathered(
     episodes: Sequence[Episode],
     advantages: Sequence[np.ndarray],
     returns: Sequence[np.ndarray] | None = None,
+    places: np.ndarray | None = None,
 ) -> Samples:
-    """Put episodes and the advantages of their decisions (arrays [T]) into one batch."""
+    """Put episodes and the advantages of their decisions into one batch; `places` default to the order they are in."""
     missing = [name for name in ("chosen", "log_probs") if name not in episodes[0].extras]
     if missing:
         raise ConfigError(
@@ -79,6 +86,7 @@ def gathered(
         log_probs=np.concatenate([episode.extras["log_probs"] for episode in episodes]),
         mask=np.concatenate([episode.mask for episode in episodes]).astype(np.float32),
         advantages=np.concatenate(advantages).astype(np.float32),
+        places=np.arange(sum(len(episode.num_steps) for episode in episodes)) if places is None else places,
         returns=None if returns is None else np.concatenate(returns).astype(np.float32),
         values=np.concatenate([episode.extras["values"] for episode in episodes]) if has_values else None,
     )

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from manyarms.algorithms import grpo, ppo, rloo
-from manyarms.algorithms.advantages import normalised
+from manyarms.algorithms.advantages import explained_variance, moments_of
 from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError
+from manyarms.learning.judging import Placed, Played, samples_from
 from manyarms.learning.learner import Learner
-from manyarms.learning.samples import Samples, final_observations_of, gathered
+from manyarms.learning.samples import Samples
 from manyarms.rollout import Episode, Runner, repetitions
 from manyarms.vector import EpisodeId
 
@@ -30,8 +29,6 @@ class TrainerConfig:
     """Episodes an update is made from; with groups, a multiple of group_size."""
     seed: int = 0
     """Of the first episode; the others count up."""
-    max_rejected: int = 64
-    """Groups in which all episodes earned the same, in a row, before training gives up looking for others."""
 
     def __post_init__(self) -> None:
         if self.max_steps < 1 or self.episodes_per_step < 1:
@@ -39,98 +36,165 @@ class TrainerConfig:
 
 
 class Trainer:
-    """Trains a policy on tasks, one update at a time."""
+    """Trains a policy on tasks, one update at a time; on several ranks, each with environments of its own.
+
+    Which episodes are played, which are kept and what is learnt from them does not depend on the number of ranks.
+    """
 
     def __init__(self, runner: Runner, learner: Learner, tasks: Sequence[str | None], config: TrainerConfig) -> None:
         group = learner.algorithm.group_size
         if config.episodes_per_step % group:
             raise ConfigError(f"episodes_per_step is {config.episodes_per_step}, no multiple of group_size {group}")
+        if config.episodes_per_step // group < learner.ranks.world:
+            raise ConfigError(
+                f"{learner.ranks.world} ranks have too little to play in an update", do="play more episodes"
+            )
         self.runner, self.learner, self.config = runner, learner, config
+        self._ranks = learner.ranks
         self._tasks = list(tasks)
         self.iteration = 0
         self.position = 0
         """Starts that have been handed out so far; with `iteration`, all there is to remember of the schedule."""
+        self.env_steps = 0
+        """Steps of all environments so far, those of groups played in vain included."""
 
     def step(self) -> dict[str, float]:
         """Play, learn, return what people watch."""
         began = time.perf_counter()
-        episodes, rejected = self._play()
-        played = time.perf_counter()
-        samples = self._samples(episodes)
-        metrics = self.learner.update(samples, self.iteration, self.iteration / self.config.max_steps)
-        learned = time.perf_counter()
-        self.iteration += 1
-        steps = sum(episode.length for episode in episodes)
+        played = self.play()
+        between = time.perf_counter()
+        metrics = self.learn(played)
+        ended = time.perf_counter()
         return {
             **metrics,
-            "rollout/rewards": float(np.mean([episode.total_reward for episode in episodes])),
-            "rollout/advantages_mean": float(samples.advantages.mean()),
-            "rollout/returns_mean": float(samples.returns.mean()) if samples.returns is not None else 0.0,
-            "rollout/rejected_groups": float(rejected),
-            "env/success_once": float(np.mean([episode.success for episode in episodes])),
-            "env/return": float(np.mean([episode.total_reward for episode in episodes])),
-            "env/episode_len": steps / len(episodes),
-            "env/num_trajectories": float(len(episodes)),
-            "time/rollout": played - began,
-            "time/actor": learned - played,
-            "throughput/env_steps_per_s": steps / (learned - began),
+            "time/rollout": between - began,
+            "time/actor": ended - between,
+            "throughput/env_steps_per_s": played.env_steps / (ended - began),
         }
 
     # -- playing ------------------------------------------------------------------------------------------------------
 
-    def _play(self) -> tuple[list[Episode], int]:
-        """Return the episodes of an update, and how many groups were played in vain."""
-        algorithm = self.learner.algorithm
+    def play(self) -> Played:
+        """Play the episodes of an update. Nothing of the trainer changes before it is done."""
         self.learner.policy.eval()
-        if not algorithm.grouped:
-            starts = list(itertools.islice(self._starts(), self.config.episodes_per_step))
-            self.position += len(starts)
-            return list(self.runner.play(starts)), 0
+        with self.learner.parallel.whole():
+            return self._groups() if self.learner.algorithm.grouped else self._episodes()
+
+    def _episodes(self) -> Played:
+        count = self.config.episodes_per_step
+        share = self._ranks.share(count)
+        starts = itertools.islice(self._starts(self.position), share.start, share.stop)
+        episodes = list(zip(share, self.runner.play(starts), strict=True))
+        steps = self._ranks.add_up([sum(episode.length for _, episode in episodes)])[0]
+        return Played(episodes, count, int(steps))
+
+    def _groups(self) -> Played:
+        """Play until enough groups are worth learning from, or too many were not.
+
+        Ranks play in rounds of as many groups as are missing: the groups kept are the first good ones of the schedule,
+        whichever rank played them.
+        """
+        algorithm = self.learner.algorithm
         wanted = self.config.episodes_per_step // algorithm.group_size
-        sampling = DynamicSampling(wanted, algorithm.group_size)
-        heard = 0
+        most = wanted + algorithm.max_rejected
+        kept: list[Placed] = []
+        spare: Episode | None = None
+        good = starts = env_steps = 0
+        while good < wanted and starts < most:
+            found = self._round(starts, wanted - good, most - starts)
+            kept += found.episodes
+            spare = spare or found.spare
+            good, starts, env_steps = good + found.good, starts + found.starts, env_steps + found.env_steps
+        if not good:
+            raise ConfigError(
+                f"in each of {starts} groups all episodes earned the same: there is nothing to learn from",
+                do="begin with a policy that succeeds now and then (cloning), raise group_size, or shape the reward",
+            )
+        return Played(kept, starts, env_steps, starts - good, spare)
+
+    def _round(self, first: int, missing: int, most: int) -> _Round:
+        """Play groups from a place of this update's schedule on: one round, or, alone, until none is missing."""
+        algorithm = self.learner.algorithm
+        share = range(most) if self._ranks.world == 1 else self._ranks.share(min(missing, most))
+        wanted = min(missing, len(share))
+        sampling = DynamicSampling(wanted, algorithm.group_size, bounds=algorithm.reward_bounds, most=len(share))
+        steps = 0
 
         def enough(episode: Episode) -> bool:
-            nonlocal heard
-            heard += 1
-            done = sampling(episode)
-            return done or sampling.rejected >= wanted + self.config.max_rejected
+            nonlocal steps
+            steps += episode.length
+            return sampling(episode)
 
-        groups = (repetitions(start, algorithm.group_size) for start in self._starts())
-        for _ in self.runner.play(itertools.chain.from_iterable(groups), enough):
-            pass
-        self.position += heard // algorithm.group_size
-        if not sampling.kept:
-            raise ConfigError(
-                f"in each of {sampling.rejected} groups all episodes earned the same: there is nothing to learn from",
-                do="begin with a policy that succeeds now and then (bc), raise group_size, or shape the reward",
-            )
-        return sampling.kept, sampling.rejected
+        starts = itertools.islice(self._starts(self.position + first), share.start, share.stop)
+        if share:
+            for _ in self.runner.play((e for s in starts for e in repetitions(s, algorithm.group_size)), enough):
+                pass
+        before = (first + share.start) * algorithm.group_size
+        placed = [(before + place, episode) for place, episode in sampling.kept]
+        good, heard, all_steps = self._ranks.add_up([sampling.groups, sampling.groups + sampling.rejected, steps])
+        return _Round(placed, int(good), int(heard), int(all_steps), sampling.last)
 
-    def _starts(self) -> Iterator[EpisodeId]:
-        """Yield how episodes begin, from where the last update left off: tasks in turn, a new seed each."""
-        for position in itertools.count(self.position):
+    def _starts(self, first: int) -> Iterator[EpisodeId]:
+        """Yield how episodes begin, from a place in the schedule on: tasks in turn, a new seed each."""
+        for position in itertools.count(first):
             task = self._tasks[position % len(self._tasks)]
             yield EpisodeId(task, self.config.seed + position // len(self._tasks))
 
-    # -- judging ------------------------------------------------------------------------------------------------------
+    # -- learning -----------------------------------------------------------------------------------------------------
 
-    def _samples(self, episodes: Sequence[Episode]) -> Samples:
-        algorithm = self.learner.algorithm
-        if not algorithm.grouped:
-            advantages, returns = ppo.targets(episodes, self._final_values(episodes), algorithm)
-            if algorithm.normalize_advantages:
-                advantages = normalised(advantages)
-            return gathered(episodes, advantages, returns)
-        if algorithm.adv_type == "grpo":
-            return gathered(episodes, grpo.targets(episodes, algorithm.group_size, algorithm.normalize_advantages))
-        advantages = rloo.targets(episodes, algorithm.group_size)
-        return gathered(episodes, normalised(advantages) if algorithm.normalize_advantages else advantages)
+    def learn(self, played: Played) -> dict[str, float]:
+        """Make an update of what was played."""
+        samples = samples_from(played, self.learner)
+        metrics = self.learner.update(samples, self.iteration, self.iteration / self.config.max_steps)
+        self.iteration += 1
+        self.position += played.starts
+        self.env_steps += played.env_steps
+        return {
+            **metrics,
+            **self._judged(samples),
+            **self._seen([episode for _, episode in played.episodes]),
+            "rollout/rejected_groups": float(played.rejected),
+            "throughput/env_steps_total": float(self.env_steps),
+        }
 
-    @torch.no_grad()
-    def _final_values(self, episodes: Sequence[Episode]) -> np.ndarray:
-        """Return what the critic makes of every episode's last frame."""
-        policy = self.learner.policy
-        assert policy.value is not None
-        features = policy.torso(**policy.inputs(final_observations_of(episodes)))
-        return policy.value(features)[:, 0].cpu().numpy()
+    # -- what people watch --------------------------------------------------------------------------------------------
+
+    def _judged(self, samples: Samples) -> dict[str, float]:
+        taken = samples.mask > 0 if samples.advantages.ndim == 2 else slice(len(samples.places))
+        count, total, _ = self._ranks.add_up(moments_of([samples.advantages[taken]]))
+        metrics = {"rollout/advantages_mean": total / count}
+        if samples.returns is not None and samples.values is not None:
+            returns, values = samples.returns[taken].astype(np.float64), samples.values[taken]
+            counts = self._ranks.add_up([*moments_of([returns]), *moments_of([returns - values])])
+            metrics["rollout/returns_mean"] = counts[1] / counts[0]
+            metrics["critic/explained_variance"] = explained_variance(counts[:3], counts[3:])
+        return metrics
+
+    def _seen(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """Return the means over all ranks' episodes, and success task by task."""
+        rows = [(e.id.task or "", e.success, e.total_reward, e.length) for e in episodes]
+        everyone = list(itertools.chain.from_iterable(self._ranks.gather(rows)))
+        count = len(everyone)
+        earned = sum(total for _, _, total, _ in everyone) / count
+        metrics = {
+            "rollout/rewards": earned,
+            "env/success_once": sum(won for _, won, _, _ in everyone) / count,
+            "env/return": earned,
+            "env/episode_len": sum(length for _, _, _, length in everyone) / count,
+            "env/num_trajectories": float(count),
+        }
+        if len(self._tasks) > 1:
+            for task in self._tasks:
+                wins = [won for name, won, _, _ in everyone if name == (task or "")]
+                if wins:
+                    metrics[f"env/success_once/{task}"] = sum(wins) / len(wins)
+        return metrics
+
+
+@dataclass(frozen=True)
+class _Round:
+    episodes: list[Placed]
+    good: int
+    starts: int
+    env_steps: int
+    spare: Episode | None

@@ -1,0 +1,104 @@
+"""One policy on several ranks: copies whose gradients are averaged (DDP), or weights in shards (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from manyarms.errors import ConfigError
+from manyarms.learning.ranks import Ranks
+from manyarms.policies.base import Observations
+from manyarms.policies.heads import Evaluation
+from manyarms.policies.network import NetworkPolicy
+
+BACKENDS = ("ddp", "fsdp")
+
+
+class _Evaluator(nn.Module):
+    """`NetworkPolicy.evaluate` as the forward pass that DDP and FSDP watch."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observations: Observations, chosen: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
+        found = self.policy.evaluate(observations, chosen)
+        return found.log_probs, found.entropy, found.values
+
+
+class ParallelPolicy:
+    """A policy as all ranks train it."""
+
+    def __init__(self, policy: NetworkPolicy, ranks: Ranks, backend: str = "ddp") -> None:
+        if backend not in BACKENDS:
+            raise ConfigError(f"training_backend is {backend!r}", do=f"choose {' or '.join(BACKENDS)}")
+        self.policy, self._ranks = policy, ranks
+        self._evaluator: nn.Module = _Evaluator(policy)
+        if ranks.world > 1 and backend == "ddp":
+            self._evaluator = DistributedDataParallel(self._evaluator, broadcast_buffers=False)
+        elif ranks.world > 1:
+            # A policy of many layers says which of them are gathered one at a time.
+            for block in getattr(policy, "blocks", ()):
+                fully_shard(block)
+            fully_shard(self._evaluator)
+
+    def evaluate(self, observations: Observations, chosen: np.ndarray) -> Evaluation:
+        return Evaluation(*self._evaluator(observations, chosen))
+
+    @contextmanager
+    def adding_up(self, last: bool) -> Iterator[None]:
+        """Let gradients add up on this rank; only those of the `last` part travel."""
+        if isinstance(self._evaluator, DistributedDataParallel):
+            with nullcontext() if last else self._evaluator.no_sync():
+                yield
+            return
+        if isinstance(self._evaluator, FSDPModule):
+            self._evaluator.set_requires_gradient_sync(last)
+        yield
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Hold all weights on this rank, as acting needs them: ranks ask their policy at times of their own."""
+        shards = [module for module in self._evaluator.modules() if isinstance(module, FSDPModule)]
+        for module in shards:
+            module.unshard()
+        try:
+            yield
+        finally:
+            for module in shards:
+                module.reshard()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all weights; every rank has to ask."""
+        return {name: whole_tensor(tensor) for name, tensor in self.policy.state_dict().items()}
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor with all its shards; every rank has to ask."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return this rank's shard."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_like(whole: Tensor, example: Tensor) -> Tensor:
+    """Cut a tensor up as another is."""
+    if isinstance(example, DTensor) and whole.shape == example.shape:
+        return distribute_tensor(whole.to(example.device), example.device_mesh, example.placements)
+    return whole
+
+
+@torch.no_grad()
+def give_weights(policy: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Copy whole weights into a policy, sharded or not."""
+    for name, tensor in policy.state_dict().items():
+        tensor.copy_(sharded_like(weights[name], tensor))
