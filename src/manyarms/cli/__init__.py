@@ -13,6 +13,7 @@ COMMANDS = {
     "record": "write episodes to disk, as demonstrations or to play back",
     "replay": "play recorded episodes back and compare bit for bit",
     "serve": "serve a policy to many clients over a websocket",
+    "train": "post-train a policy with PPO, GRPO or RLOO",
 }
 
 _USAGE = """usage: manyarms COMMAND [arguments]

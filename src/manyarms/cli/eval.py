@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from manyarms.cli.options import parse
 from manyarms.cli.playing import PlayConfig, episodes_of, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import Scoreboard, table
+from manyarms.reporting.evaluation import results_of
 from manyarms.reporting.filming import EpisodeVideos
 from manyarms.reporting.results import EpisodeResult, ResultFolder, by_task, summarise
-from manyarms.rollout import Runner
 from manyarms.vector import VectorEnv
 
 
@@ -74,7 +73,13 @@ def run(config: EvalConfig) -> EvalResult:
                 for result in done.values():
                     if result.position % world == rank:
                         board.add(result.task or "", result.success)
-                for result in _play(config, envs, [(i, episodes[i]) for i in share], videos):
+                for result in results_of(
+                    envs,
+                    policy_for(config, envs),
+                    [(i, episodes[i]) for i in share],
+                    config.runner(keep=()),
+                    [videos] if videos else [],
+                ):
                     folder.add(result)
                     board.add(result.task or "", result.success)
         finally:
@@ -86,17 +91,6 @@ def run(config: EvalConfig) -> EvalResult:
     if complete:
         folder.conclude(list(everything.values()))
     return EvalResult(sorted(everything.values(), key=lambda r: r.position), complete, folder.folder, kept)
-
-
-def _play(
-    config: EvalConfig, envs: VectorEnv, share: list[tuple[int, Any]], videos: EpisodeVideos | None
-) -> Iterator[EpisodeResult]:
-    if not share:
-        return
-    policy = policy_for(config, envs)
-    runner = Runner(envs, policy, config.runner(keep=()), sinks=[videos] if videos else [])
-    for (position, _), episode in zip(share, runner.play([episode for _, episode in share]), strict=True):
-        yield EpisodeResult.of(position, episode)
 
 
 def _filming(config: EvalConfig, envs: VectorEnv, folder: Path) -> EpisodeVideos | None:

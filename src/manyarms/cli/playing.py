@@ -13,6 +13,7 @@ from manyarms.cli.options import parse_pairs
 from manyarms.errors import ConfigError
 from manyarms.policies.base import Policy, needs_of
 from manyarms.policies.registry import find_policy, make_policy
+from manyarms.reporting.evaluation import held_out, tasks_of
 from manyarms.rollout import RunnerConfig
 from manyarms.simulators.registry import split_id
 from manyarms.vector import EpisodeId, VectorEnv, make_vec
@@ -35,7 +36,7 @@ class PlayConfig:
     tasks: str = ""
     """Tasks, separated by commas; default: the one in the simulator's name."""
     policy: str = "random"
-    """random, expert, replay, mlp, pixel, remote, a plug-in's name or package.module:factory."""
+    """random, expert, replay, mlp, pixel, remote, a plug-in's name, package.module:factory or a checkpoint's folder."""
     policy_options: Pairs = ()
     """Options of the policy."""
     episodes: int = 10
@@ -84,7 +85,7 @@ def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
     options: dict[str, Any] = {
         **needs_of(find_policy(config.policy)),
         "rows_per_worker": config.rows_per_worker,
-        "max_episode_steps": config.max_episode_steps,
+        **({"max_episode_steps": config.max_episode_steps} if config.max_episode_steps else {}),
         "python": config.python,
         "action_bounds": "clip",
         "copy": False,
@@ -106,5 +107,4 @@ def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:
 
 def episodes_of(config: PlayConfig, envs: VectorEnv) -> list[EpisodeId]:
     """Return every episode, task by task in turn, so that an evaluation cut short knows something of each."""
-    names: list[str | None] = list(dict.fromkeys(name for row in envs.row_tasks for name in row)) or [None]
-    return [EpisodeId(task=name, seed=config.seed + i) for i in range(config.episodes) for name in names]
+    return held_out(tasks_of(envs), config.episodes, config.seed)

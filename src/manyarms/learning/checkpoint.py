@@ -5,57 +5,107 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from manyarms.errors import ConfigError
+from manyarms.learning.parallel import give_weights, sharded_like, whole_tensor
 from manyarms.learning.trainer import Trainer
+from manyarms.policies.base import Policy
+from manyarms.policies.registry import make_policy
+from manyarms.reporting.results import not_written
+from manyarms.simulators.base import Spec
 
 _PREFIX = "global_step_"
 
 
-def save(folder: Path, trainer: Trainer, config: dict[str, Any] | None = None) -> Path:
-    """Write ``<folder>/global_step_<n>``; a run that is killed meanwhile leaves the last one as it was."""
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a policy again, and the simulator options it was trained with."""
+
+    model_type: str
+    options: dict[str, Any] = field(default_factory=dict)
+    needs: dict[str, Any] = field(default_factory=dict)
+
+    def for_judging(self, **options: Any) -> dict[str, Any]:
+        """Return the options of the policy that is evaluated: it does what it finds best, and always the same."""
+        return {**self.options, "sample": False, "deterministic": True, **options}
+
+
+def save(folder: Path, trainer: Trainer, recipe: Recipe, config: Mapping[str, Any] | None = None) -> Path:
+    """Write ``<folder>/global_step_<n>``; a run that is killed meanwhile leaves the last one as it was.
+
+    Every rank has to ask; the first one writes.
+    """
     target = folder / f"{_PREFIX}{trainer.iteration}"
-    beside = folder / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
     learner = trainer.learner
-    save_file({name: t.contiguous() for name, t in learner.policy.state_dict().items()}, beside / "model.safetensors")
+    model = {name: tensor.contiguous() for name, tensor in learner.parallel.state().items()}
     tensors, numbers = _optimizer_state(learner.optimizer)
-    save_file(tensors, beside / "optimizer.safetensors")
     position = {
         "iteration": trainer.iteration,
         "position": trainer.position,
+        "env_steps": trainer.env_steps,
         "optimizer_steps": learner.steps,
         "optimizer": numbers,
-        "config": config or {},
+        "config": dict(config or {}),
     }
-    (beside / "trainer.json").write_text(json.dumps(position, indent=2) + "\n")
-    shutil.rmtree(target, ignore_errors=True)
-    beside.replace(target)
+    if learner.ranks.first:
+        try:
+            _write(target, {"model": model, "optimizer": tensors}, {"policy": asdict(recipe), "trainer": position})
+        except (OSError, SafetensorError) as error:
+            reason = error if isinstance(error, OSError) else OSError(str(error))
+            raise not_written(target, reason) from error
+    learner.ranks.wait()
     return target
 
 
-def load(path: Path, trainer: Trainer) -> None:
-    """Go on from a checkpoint; one that does not fit this training is refused, key by key."""
+def _write(target: Path, tensors: Mapping[str, dict[str, Tensor]], facts: Mapping[str, Any]) -> None:
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        for name, group in tensors.items():
+            save_file(group, beside / f"{name}.safetensors")
+        for name, fact in facts.items():
+            (beside / f"{name}.json").write_text(json.dumps(fact, indent=2) + "\n")
+        shutil.rmtree(target, ignore_errors=True)
+        beside.replace(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def load(path: Path, trainer: Trainer) -> dict[str, Any]:
+    """Go on from a checkpoint, and return the config it was made with; one that does not fit is refused, key by key."""
     try:
         model = load_file(path / "model.safetensors")
         tensors = load_file(path / "optimizer.safetensors")
         position = json.loads((path / "trainer.json").read_text())
     except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(f"{path} is no checkpoint", why=str(error)) from error
+        raise _no_checkpoint(path, error) from error
     load_weights(trainer.learner.policy, model, path)
     _restore_optimizer(trainer.learner.optimizer, tensors, position["optimizer"])
     trainer.iteration, trainer.position = position["iteration"], position["position"]
+    trainer.env_steps = position["env_steps"]
     trainer.learner.steps = position["optimizer_steps"]
+    return position["config"]
 
 
-def load_weights(policy: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+def load_policy(path: Path, policy: torch.nn.Module) -> None:
+    """Give a policy the weights of a checkpoint."""
+    try:
+        load_weights(policy, load_file(path / "model.safetensors"), path)
+    except (OSError, SafetensorError) as error:
+        raise _no_checkpoint(path, error) from error
+
+
+def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     """Give a policy its weights, all of them and no others."""
     known = policy.state_dict()
     missing, strange = sorted(set(known) - set(weights)), sorted(set(weights) - set(known))
@@ -66,20 +116,49 @@ def load_weights(policy: torch.nn.Module, weights: dict[str, torch.Tensor], path
         raise ConfigError(
             f"{path} was made with another policy", why="; ".join(told), do="use the options it was trained with"
         )
-    policy.load_state_dict(weights)
+    give_weights(policy, weights)
+
+
+def recipe_of(path: Path) -> Recipe:
+    """Return what policy a checkpoint is of."""
+    try:
+        return Recipe(**json.loads((path / "policy.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise _no_checkpoint(path, error) from error
+
+
+class CheckpointPolicy:
+    """Makes the policy of a checkpoint; `needs` are the simulator options it was trained with."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._recipe = recipe_of(self._path)
+        self.needs = self._recipe.needs
+
+    def __call__(self, spec: Spec, **options: Any) -> Policy:
+        """Return it as it is evaluated in training, unless `options` say otherwise."""
+        policy = make_policy(self._recipe.model_type, spec, self._recipe.for_judging(**options))
+        assert isinstance(policy, torch.nn.Module)
+        load_policy(self._path, policy)
+        return policy
+
+
+def steps_of(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, oldest first."""
+    found = [path for path in folder.glob(f"{_PREFIX}*") if path.name[len(_PREFIX) :].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[len(_PREFIX) :]))
 
 
 def latest(folder: Path) -> Path | None:
     """Return the newest checkpoint in a folder."""
-    found = [path for path in folder.glob(f"{_PREFIX}*") if path.name[len(_PREFIX) :].isdigit()]
-    return max(found, key=lambda path: int(path.name[len(_PREFIX) :]), default=None)
+    return next(reversed(steps_of(folder)), None)
 
 
-def _optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Return an optimiser's tensors by name, and the numbers of its groups."""
     state = optimizer.state_dict()
     tensors = {
-        f"{index}/{name}": torch.as_tensor(value).contiguous()
+        f"{index}/{name}": whole_tensor(torch.as_tensor(value)).contiguous()
         for index, values in state["state"].items()
         for name, value in values.items()
     }
@@ -88,12 +167,17 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.
 
 
 def _restore_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], groups: list[dict[str, Any]]
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], groups: list[dict[str, Any]]
 ) -> None:
-    state: dict[int, dict[str, torch.Tensor]] = {}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, _, key = name.partition("/")
-        state.setdefault(int(index), {})[key] = tensor
+        state.setdefault(int(index), {})[key] = sharded_like(tensor, parameters[int(index)])
     now = optimizer.state_dict()["param_groups"]
     merged = [{**group, **saved, "params": group["params"]} for group, saved in zip(now, groups, strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": merged})
+
+
+def _no_checkpoint(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"{path} is no checkpoint", why=str(error))

@@ -10,6 +10,7 @@ import numpy as np
 from manyarms.errors import ConfigError
 from manyarms.policies.base import Observations
 from manyarms.reporting.recording import RecordedEpisode
+from manyarms.rollout import Episode
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,22 @@ def demonstrations(
             [episode.actions[""][np.minimum(i, len(episode) - 1)] for episode, i in zip(used, index, strict=True)]
         ),
         np.concatenate([(i < len(episode)) for episode, i in zip(used, index, strict=True)]).astype(np.float32),
+    )
+
+
+def recorded(position: int, episode: Episode) -> RecordedEpisode:
+    """Return an episode whose every decision was one action as if it had been recorded."""
+    return RecordedEpisode(
+        position,
+        episode.id,
+        episode.text,
+        {
+            name: np.append(seen, episode.final_observation[name][None], 0)
+            for name, seen in episode.observations.items()
+        },
+        episode.taken_actions(),
+        episode.rewards[episode.mask],
+        episode.success,
+        episode.terminated,
+        episode.truncated,
     )

@@ -28,6 +28,9 @@ class OptimConfig:
     """Of the critic's head; default: lr."""
     clip_grad: float = 1.0
     weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_eps: float = 1e-5
     critic_warmup_steps: int = 0
     """First steps in which only the critic learns."""
     schedule: str = "constant"
@@ -77,7 +80,12 @@ class Learner:
         self.steps = 0
         """Steps of the optimiser so far."""
         self.parallel = ParallelPolicy(policy, self.ranks, self.config.training_backend)
-        self.optimizer = torch.optim.AdamW(self._groups(), eps=1e-5, weight_decay=self.optim.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            self._groups(),
+            betas=(self.optim.adam_beta1, self.optim.adam_beta2),
+            eps=self.optim.adam_eps,
+            weight_decay=self.optim.weight_decay,
+        )
 
     def _groups(self) -> list[dict[str, Any]]:
         critic = self.policy.critic_parameters()

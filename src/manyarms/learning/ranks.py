@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 
 from manyarms.errors import ConfigError
 
@@ -53,6 +53,12 @@ class Ranks:
     def share(self, count: int) -> range:
         """Return which of `count` things are this rank's: shares lie one after the other, as even as can be."""
         return range(count * self.rank // self.world, count * (self.rank + 1) // self.world)
+
+    def agree(self, policy: nn.Module) -> None:
+        """Give every rank the first one's weights."""
+        if self.world > 1:
+            for tensor in policy.state_dict().values():
+                distributed.broadcast(tensor, 0)
 
     def wait(self) -> None:
         """Wait until all ranks are here."""

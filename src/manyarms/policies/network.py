@@ -68,8 +68,12 @@ class NetworkConfig:
 class NetworkPolicy(nn.Module):
     """Features from a torso, a head for actions, and one for values where they are wanted.
 
-    Subclasses give a torso (inputs -> [rows, hidden]) and say in `inputs` what it is fed of an observation.
+    Subclasses give a torso (inputs -> [rows, hidden]) and say in `inputs` what it is fed of an observation, in `reads`
+    of which fields.
     """
+
+    reads: tuple[str, ...] = ()
+    """Observation fields it looks at; episodes need keep no others."""
 
     def __init__(self, spec: Spec, config: NetworkConfig, torso: Callable[[], nn.Module]) -> None:
         super().__init__()

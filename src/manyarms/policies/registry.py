@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
@@ -23,9 +24,13 @@ BUILT_IN = {
     "remote": "manyarms.policies.remote:RemotePolicy",
 }
 
+_CHECKPOINT = "manyarms.learning.checkpoint:CheckpointPolicy"
+
 
 def find_policy(name: str) -> Any:
-    """Return what makes a policy: called with the simulator's spec and options."""
+    """Return what makes a policy: called with the simulator's spec and options. A checkpoint's folder is a name too."""
+    if (Path(name) / "policy.json").is_file():
+        return import_object(_CHECKPOINT)(name)
     if is_import_string(name):
         try:
             return import_object(name)

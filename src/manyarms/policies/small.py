@@ -98,6 +98,7 @@ class MlpPolicy(NetworkPolicy):
             raise ConfigError("mlp reads numbers, but the simulator shows images only", do="use policy pixel")
         width = sum(int(np.prod(spec.observations[name].shape)) for name in self.names)
         super().__init__(spec, config, lambda: _StateTorso(width, config.hidden, config.layers))
+        self.reads = tuple(self.names)
 
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
         return {"state": _numbers(observations, self.names).to(self.offset.device)}
@@ -116,6 +117,7 @@ class PixelPolicy(NetworkPolicy):
         self.names = state_names(spec, config.fields)
         width = sum(int(np.prod(spec.observations[name].shape)) for name in self.names)
         super().__init__(spec, config, lambda: _PixelTorso(len(self.images), width, config))
+        self.reads = (*self.images, *self.names)
         self._side, self._words = config.image_side, config.words
 
     def inputs(self, observations: Observations) -> dict[str, Tensor]:

@@ -45,7 +45,7 @@ class Judge:
     """Shows a hook what rows have done, with as much of the past as it wants."""
 
     def __init__(self, hook: RewardHook, num_rows: int) -> None:
-        self._hook = hook
+        self.hook = hook
         self._history: int | None = getattr(hook, "history", None)
         self._names: Sequence[str] | None = getattr(hook, "fields", None)
         self._past: list[deque[dict[str, np.ndarray]]] = [deque(maxlen=self._history or 1) for _ in range(num_rows)]
@@ -65,10 +65,10 @@ class Judge:
             latest = {
                 name: np.stack([np.stack([seen[name] for seen in self._past[row]]) for row in rows]) for name in latest
             }
-        rewards = np.asarray(self._hook(replace(scene, fields=latest)), np.float64)
+        rewards = np.asarray(self.hook(replace(scene, fields=latest)), np.float64)
         if rewards.shape != (len(rows),) or not np.isfinite(rewards).all():
             raise RolloutError(
-                f"the reward hook {self._hook!r} returned {rewards.shape} {rewards.tolist()[:4]}",
+                f"the reward hook {self.hook!r} returned {rewards.shape} {rewards.tolist()[:4]}",
                 do=f"return {len(rows)} finite numbers, one a row",
             )
         return rewards

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -66,6 +67,17 @@ class RunnerConfig:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
 
 
+@dataclass
+class RolloutTimes:
+    """Where the time of playing goes, in seconds since the beginning."""
+
+    total: float = 0.0
+    policy: float = 0.0
+    """The policy chose actions."""
+    overlap: float = 0.0
+    """It did so while rows were simulating."""
+
+
 class Runner:
     """Plays episodes with one policy in a vector environment."""
 
@@ -91,6 +103,13 @@ class Runner:
         self._hungry: list[int] = []
         self._out: set[int] = set()
         """Rows that are at work."""
+        self.times = RolloutTimes()
+
+    def watch(self, sinks: Sequence[Sink]) -> None:
+        """Have other sinks hear of the episodes that are played from now on."""
+        self._sinks = list(sinks)
+        self.cameras = self._watched_cameras([judge.hook for judge in self._judges])
+        self._fields = self._seen_fields()
 
     def play(self, episodes: Iterable[EpisodeId], enough: Callable[[Episode], bool] | None = None) -> Iterator[Episode]:
         """Play episodes, which may be endless; yield them in the order given, whichever ends first.
@@ -119,6 +138,7 @@ class Runner:
 
     def run(self, schedule: Schedule[Episode]) -> Iterator[Episode]:
         """Play a schedule; yield its episodes in its order."""
+        began = time.perf_counter()
         try:
             self._begin(schedule, range(self.envs.num_envs))
             while not schedule.done:
@@ -132,6 +152,7 @@ class Runner:
                     self._send(hungry)
         finally:
             self._abandon()
+            self.times.total += time.perf_counter() - began
 
     # -- the parts of the loop ----------------------------------------------------------------------------------------
 
@@ -236,7 +257,11 @@ class Runner:
             [builder.id for builder in builders],
             np.array([builder.steps for builder in builders], np.int64),
         )
+        began = time.perf_counter()
         chunk = self.policy.act(observations)
+        spent = time.perf_counter() - began
+        self.times.policy += spent
+        self.times.overlap += spent if self._out else 0.0
         if len(chunk) != len(rows):
             raise RolloutError(f"the policy gave {len(chunk)} chunks of actions for {len(rows)} rows")
         for i, (row, builder) in enumerate(zip(rows, builders, strict=True)):

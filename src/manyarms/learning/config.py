@@ -1,0 +1,270 @@
+"""All of a training run in one tree, in the words that RLinf's users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.errors import ConfigError
+from manyarms.learning.cloning import CloningConfig
+from manyarms.learning.learner import OptimConfig
+from manyarms.learning.parallel import BACKENDS
+
+
+@dataclass(frozen=True)
+class LoggerSettings:
+    """Where a run writes, and who else hears of it."""
+
+    log_path: str = "runs"
+    """Runs lie in here, each in the folder named by experiment_name."""
+    project_name: str = "manyarms"
+    experiment_name: str = ""
+    """Default: the name of the config's file."""
+    logger_backends: tuple[str, ...] = ("tensorboard",)
+    """tensorboard, wandb, swanlab; metrics.jsonl is always written."""
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """How long, how often, from where."""
+
+    task_type: str = "embodied"
+    logger: LoggerSettings = field(default_factory=LoggerSettings)
+    max_steps: int = 100
+    """Updates; 0 with a warm start: only that."""
+    max_epochs: int | None = None
+    """The same as max_steps, which then must be -1: here an epoch is an update."""
+    only_eval: bool = False
+    """Evaluate the policy and stop."""
+    val_check_interval: int = 10
+    """Updates between evaluations; -1: only before the first and after the last, 0: none at all."""
+    save_interval: int = 10
+    """Updates between checkpoints; -1: only after the last."""
+    keep_checkpoints: int | None = None
+    """How many are kept, the newest; default: all."""
+    resume_dir: str | None = None
+    """A checkpoint to go on from; ``auto``: this run's newest, if there is one."""
+    ckpt_path: str | None = None
+    """A checkpoint whose weights training begins with."""
+
+    def __post_init__(self) -> None:
+        if self.task_type != "embodied":
+            raise ConfigError(f"runner.task_type is {self.task_type!r}; only embodied is known here")
+        if self.max_epochs is not None and self.max_steps != -1:
+            raise ConfigError("runner.max_epochs and runner.max_steps say the same twice", do="set max_steps: -1")
+        if self.updates < 0:
+            raise ConfigError(f"runner.max_steps is {self.max_steps}", do="give the number of updates")
+        if self.resume_dir and self.ckpt_path:
+            raise ConfigError("runner.ckpt_path would do nothing: resume_dir brings weights as well")
+
+    @property
+    def updates(self) -> int:
+        """How many updates training makes."""
+        return self.max_steps if self.max_epochs is None else self.max_epochs
+
+
+@dataclass(frozen=True)
+class VideoSettings:
+    """What is filmed."""
+
+    save_video: bool = False
+    info_on_video: bool = False
+    """Write task, step, reward and success under the picture."""
+    video_base_dir: str | None = None
+    """Default: video/train or video/eval in the run's folder."""
+    videos: int = 2
+    """At most so many a task."""
+    video_stride: int = 1
+    """Film every n-th step."""
+    fps: int = 20
+
+
+@dataclass(frozen=True)
+class EnvSettings:
+    """Which environments, how many, and what is played in them. What `eval` leaves out is as in `train`."""
+
+    simulator: str | None = None
+    """<simulator>, <simulator>/<task> or an import string."""
+    tasks: tuple[str, ...] = ()
+    total_num_envs: int | None = None
+    """Over all ranks; 8 by default. What is learnt does not depend on it where rollout.batch_size is given."""
+    rows_per_worker: int | None = None
+    """Environments that share a process."""
+    max_episode_steps: int | None = None
+    rollout_epoch: int = 1
+    """train: every environment plays so many episodes an update, unless algorithm.episodes_per_step is given."""
+    episodes: int = 50
+    """eval: episodes a task."""
+    seed: int | None = None
+    """Of the first episode, the others count up; 0 for train, 1000000 for eval."""
+    python: str | None = None
+    """The interpreter the simulator runs in."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the simulator or of the vector environment."""
+    video_cfg: VideoSettings = field(default_factory=VideoSettings)
+
+
+@dataclass(frozen=True)
+class EnvsSettings:
+    """Environments to learn in, and others to be judged in."""
+
+    train: EnvSettings = field(default_factory=EnvSettings)
+    eval: EnvSettings = field(default_factory=EnvSettings)
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How one policy serves many rows."""
+
+    pipeline_stage_num: int = 2
+    """In how many parts the environments take turns at the policy."""
+    replan_horizon: int | None = None
+    """How many actions of a chunk are taken before the policy is asked again; default: all."""
+    deterministic: bool = True
+    """Pad every batch to one size: a run repeats, and resumes, bit for bit."""
+    batch_size: int | None = None
+    """That size; default: the environments of one stage."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The policy."""
+
+    model_type: str = "mlp"
+    """mlp, pixel, a plug-in's name or package.module:factory."""
+    num_action_chunks: int = 8
+    """Actions a decision."""
+    action_dim: int | None = None
+    """Only checked: must be what the simulator takes."""
+    add_value_head: bool | None = None
+    """Default: where the algorithm has a critic."""
+    precision: str = "fp32"
+    """fp32 or bf16."""
+    device: str | None = None
+    """cpu or cuda; default: cuda where there is one."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further options of the policy: hidden, fields, images, log_std, …"""
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    """What learns."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    global_batch_size: int = 256
+    """Decisions a step of the optimiser, over all ranks."""
+    micro_batch_size: int | None = None
+    """Decisions in memory at once on a rank; default: all of a step's."""
+    seed: int = 0
+    """Of weights, noise and minibatches."""
+    training_backend: str = "ddp"
+    """With several ranks: ddp or fsdp."""
+    threads: int | None = None
+    """CPU threads of PyTorch; default: one, environments need the others."""
+
+    def __post_init__(self) -> None:
+        if self.training_backend not in BACKENDS:
+            raise ConfigError(
+                f"actor.training_backend is {self.training_backend!r}", do=f"choose {' or '.join(BACKENDS)}"
+            )
+
+
+@dataclass(frozen=True)
+class CloningSettings(CloningConfig):
+    """A warm start: imitate an expert, or recorded episodes, before the first update."""
+
+    episodes: int = 0
+    """Episodes a task that the expert plays; 0: none."""
+    demonstrations: str | None = None
+    """A folder made by `manyarms record`, instead of the expert."""
+    expert: str = "expert"
+    """The policy that is imitated."""
+    first_seed: int = 500_000
+    """Of the demonstrated episodes."""
+    log_std: float | None = None
+    """Spread of the gaussian head after cloning, for exploring; default: as cloned."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.episodes and self.demonstrations:
+            raise ConfigError("cloning has both episodes and demonstrations", do="choose one")
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.episodes or self.demonstrations)
+
+
+@dataclass(frozen=True)
+class AlgorithmSettings(AlgorithmConfig):
+    """An algorithm, and how much it plays before each update."""
+
+    episodes_per_step: int | None = None
+    """Episodes an update; default: env.train.total_num_envs times env.train.rollout_epoch."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run."""
+
+    runner: RunnerSettings = field(default_factory=RunnerSettings)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    env: EnvsSettings = field(default_factory=EnvsSettings)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    actor: ActorSettings = field(default_factory=ActorSettings)
+    cloning: CloningSettings = field(default_factory=CloningSettings)
+
+    def __post_init__(self) -> None:
+        if not self.env.train.simulator:
+            raise ConfigError("env.train.simulator is missing", do="name one, such as tabletop/reach_target")
+        if self.env.train.rollout_epoch != 1 and self.algorithm.episodes_per_step:
+            raise ConfigError("env.train.rollout_epoch would do nothing: algorithm.episodes_per_step is given")
+        if not self.runner.updates and not (self.cloning.wanted or self.runner.only_eval):
+            raise ConfigError("runner.max_steps is 0 and there is no cloning: nothing would be learnt")
+        if self.rollout.batch_size is not None and self.rollout.batch_size < 1:
+            raise ConfigError("rollout.batch_size must be at least 1")
+        first, last = self.seeds
+        held_out = self.eval.seed or 0
+        if first < held_out + self.eval.episodes and held_out < last:
+            raise ConfigError(
+                f"training plays seeds {first} to {last - 1} at least: evaluation at {held_out} would not be held out",
+                do="set env.eval.seed further away",
+            )
+
+    @property
+    def train(self) -> EnvSettings:
+        """env.train with what is left out filled in."""
+        return _filled(self.env.train, EnvSettings(total_num_envs=8, rows_per_worker=1, seed=0))
+
+    @property
+    def eval(self) -> EnvSettings:
+        """env.eval with what is left out taken from env.train."""
+        from dataclasses import replace
+
+        train = self.train
+        found = _filled(self.env.eval, replace(train, seed=1_000_000))
+        return replace(found, options={**train.options, **found.options}, tasks=found.tasks or train.tasks)
+
+    @property
+    def episodes_per_step(self) -> int:
+        return self.algorithm.episodes_per_step or (self.train.total_num_envs or 1) * self.train.rollout_epoch
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """The first seed of training, and one more than the last, if no group is played in vain."""
+        first = self.train.seed or 0
+        starts = self.runner.updates * self.episodes_per_step // self.algorithm.group_size
+        return first, first + -(-starts // max(1, len(self.train.tasks)))
+
+    @property
+    def value_head(self) -> bool:
+        wanted = self.actor.model.add_value_head
+        return self.algorithm.loss_type == "actor_critic" if wanted is None else wanted
+
+
+def _filled(settings: EnvSettings, defaults: EnvSettings) -> EnvSettings:
+    from dataclasses import fields, replace
+
+    missing = [f.name for f in fields(settings) if getattr(settings, f.name) is None]
+    return replace(settings, **{name: getattr(defaults, name) for name in missing})

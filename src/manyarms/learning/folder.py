@@ -1,0 +1,120 @@
+"""A run's folder: config, facts, checkpoints, evaluations; what a resume keeps of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import manyarms
+from manyarms.errors import ConfigError
+from manyarms.learning.checkpoint import latest, steps_of
+from manyarms.learning.config import TrainConfig
+from manyarms.learning.settings import Settings
+from manyarms.reporting.results import EpisodeResult, by_task, not_written, summarise, write_atomically
+
+
+class RunFolder:
+    """Where one run writes."""
+
+    def __init__(self, settings: Settings) -> None:
+        logger = settings.config.runner.logger
+        self.path = Path(logger.log_path) / logger.experiment_name
+        self.checkpoints = self.path / "checkpoints"
+        self._evaluations = self.path / "evaluations.jsonl"
+        self._facts: dict[str, Any] = {}
+
+    def find_start(self, config: TrainConfig, resume: bool) -> Path | None:
+        """Return the checkpoint to go on from; refuse to write over a run that is not to be resumed."""
+        wanted = config.runner.resume_dir
+        if wanted and wanted != "auto":
+            path = Path(wanted)
+            return path if (path / "trainer.json").is_file() else _missing(path)
+        found = latest(self.checkpoints)
+        if resume or wanted == "auto":
+            return found
+        if found is not None or (self.path / "metrics.jsonl").exists():
+            raise ConfigError(
+                f"{self.path} holds a run already",
+                do="go on with it: --resume; or give this one another name: runner.logger.experiment_name=…",
+            )
+        return None
+
+    def begin(self, settings: Settings, tasks: Sequence[str | None], step: int) -> None:
+        """Write down what is run; forget evaluations after `step`."""
+        config = settings.config
+        self._facts = {
+            "version": manyarms.__version__,
+            "command": " ".join(sys.argv),
+            "started": _now(),
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            "policy": config.actor.model.model_type,
+            "simulator": config.train.simulator,
+            "tasks": [task for task in tasks if task],
+        }
+        self._write("config.yaml", settings.text)
+        self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
+        kept = [line for line in self.evaluations() if line["step"] <= step]
+        self._write("evaluations.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+    def end(self, because: str) -> None:
+        self._facts |= {"finished": _now(), "finished_because": because}
+        self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
+
+    def add_evaluation(self, step: int, results: Sequence[EpisodeResult]) -> None:
+        """Append an evaluation, task by task."""
+        line = {"step": step, "tasks": {task: _summary(group) for task, group in by_task(results).items()}}
+        try:
+            with self._evaluations.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise not_written(self._evaluations, error) from error
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return all evaluations; a last line that a killed run left unfinished is none."""
+        try:
+            lines = self._evaluations.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def drop_old_checkpoints(self, keep: int | None) -> None:
+        """Keep the first and the newest `keep`; also what a killed run left half written goes."""
+        for torn in self.checkpoints.glob(".global_step_*"):
+            shutil.rmtree(torn, ignore_errors=True)
+        for path in steps_of(self.checkpoints)[1:][:-keep] if keep else []:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _write(self, name: str, text: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / name, text)
+
+
+def _summary(results: Sequence[EpisodeResult]) -> Mapping[str, Any]:
+    found = summarise(results)
+    return {
+        "successes": found.successes,
+        "episodes": found.episodes,
+        "interval": list(found.interval),
+        "mean_length": found.mean_length,
+    }
+
+
+def _missing(path: Path) -> Path:
+    raise ConfigError(f"there is no checkpoint at {path}", do="name a folder checkpoints/global_step_<n>, or auto")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,53 @@
+"""What a config will do, in numbers, before anything starts."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from manyarms.learning.config import TrainConfig
+
+
+def plan(config: TrainConfig) -> list[tuple[str, str]]:
+    """Return what to tell about a run: a name and a sentence each."""
+    train, judged, algorithm = config.train, config.eval, config.algorithm
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    envs = train.total_num_envs or 1
+    workers = world * math.ceil(math.ceil(envs / world) / (train.rows_per_worker or 1))
+    episodes, updates = config.episodes_per_step, config.runner.updates
+    tasks = f", tasks {', '.join(train.tasks)}" if train.tasks else ""
+    rows = [
+        ("simulator", f"{train.simulator}{tasks}"),
+        ("environments", f"{envs} in {workers} processes on {world} rank{'s' if world > 1 else ''}"),
+        ("policy", f"{config.actor.model.model_type}, chunks of {config.actor.model.num_action_chunks} actions"),
+        ("algorithm", f"{algorithm.adv_type}, {algorithm.update_epoch} passes over each update's decisions"),
+        ("an update", _update(config)),
+        ("updates", f"{updates}, {updates * episodes:,} episodes in all{_budget(config)}"),
+    ]
+    if config.cloning.wanted:
+        cloning = config.cloning
+        source = cloning.demonstrations or f"{cloning.episodes} episodes a task of policy {cloning.expert}"
+        rows.insert(4, ("warm start", f"{cloning.steps} steps of cloning from {source}"))
+    if config.runner.val_check_interval:
+        every = config.runner.val_check_interval
+        when = f"every {every} updates" if every > 0 else "before the first and after the last update"
+        rows.append(("evaluation", f"{judged.episodes} episodes a task from seed {judged.seed}, {when}"))
+    every = config.runner.save_interval
+    rows.append(("checkpoints", f"every {every} updates" if every > 0 else "after the last update"))
+    logger = config.runner.logger
+    rows.append(("folder", f"{logger.log_path}/{logger.experiment_name}"))
+    return rows
+
+
+def _update(config: TrainConfig) -> str:
+    algorithm, episodes = config.algorithm, config.episodes_per_step
+    if algorithm.grouped:
+        return f"{episodes // algorithm.group_size} groups of {algorithm.group_size} episodes that begin alike"
+    return f"{episodes} episodes"
+
+
+def _budget(config: TrainConfig) -> str:
+    longest = config.train.max_episode_steps
+    if not longest:
+        return ""
+    return f", at most {config.runner.updates * config.episodes_per_step * longest:,} env-steps"

@@ -1,0 +1,429 @@
+"""A training run from its config to its report: play, learn, evaluate, save, until it is done or told to stop."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from manyarms.errors import ConfigError
+from manyarms.learning import checkpoint
+from manyarms.learning.checkpoint import Recipe
+from manyarms.learning.config import EnvSettings, TrainConfig
+from manyarms.learning.folder import RunFolder
+from manyarms.learning.interrupts import Interrupts, Stopped
+from manyarms.learning.learner import Learner, LearnerConfig
+from manyarms.learning.ranks import Ranks, joined
+from manyarms.learning.settings import Settings
+from manyarms.learning.trainer import Trainer, TrainerConfig
+from manyarms.learning.warm_start import opened, warm_start
+from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.registry import make_policy
+from manyarms.reporting.board import TrainingBoard
+from manyarms.reporting.evaluation import held_out, results_of, tasks_of
+from manyarms.reporting.filming import EpisodeVideos
+from manyarms.reporting.report import write_report
+from manyarms.reporting.results import EpisodeResult, by_task, summarise
+from manyarms.reporting.trackers import Trackers, open_trackers
+from manyarms.rollout import Runner, RunnerConfig
+from manyarms.simulators.base import Spec
+from manyarms.vector import VectorEnv
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What came of a run."""
+
+    folder: Path
+    updates: int
+    metrics: dict[str, float]
+    """Of the last update."""
+    evaluations: list[tuple[int, list[EpisodeResult]]]
+    """By update, those of this process."""
+    finished_because: str
+    report: Path | None = None
+
+
+def train(settings: Settings, *, resume: bool = False) -> TrainResult:
+    """Run a config; under torchrun, as one of several ranks."""
+    config = settings.config
+    device = config.actor.model.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with joined(device) as ranks:
+        folder = RunFolder(settings)
+        start = folder.find_start(config, resume)
+        ranks.wait()  # nobody writes before all have looked
+        with Interrupts(at_once=ranks.world == 1) as interrupts, ExitStack() as stack:
+            run = _Run(settings, ranks, folder, interrupts, stack)
+            return run.run(start)
+
+
+class _Run:
+    """The parts of a run, and the loop over them."""
+
+    def __init__(
+        self, settings: Settings, ranks: Ranks, folder: RunFolder, interrupts: Interrupts, stack: ExitStack
+    ) -> None:
+        config = settings.config
+        self._settings, self._config, self._ranks, self._folder = settings, config, ranks, folder
+        self._interrupts = interrupts
+        self._cpus = max(1, len(os.sched_getaffinity(0)) // ranks.world)
+        torch.set_num_threads(config.actor.threads or 1)
+        filming = config.train.video_cfg
+        settings_of_videos = {"render_every": filming.video_stride} if filming.save_video else {}
+        self._num_envs = len(ranks.share(config.train.total_num_envs or 1))
+        if not self._num_envs:
+            raise ConfigError(f"{ranks.world} ranks, but total_num_envs is {config.train.total_num_envs}")
+        self._envs = stack.enter_context(opened(config.train, self._num_envs, **settings_of_videos))
+        self._tasks = tasks_of(self._envs)
+        self._recipe = _recipe(config, ranks, self._num_envs)
+        self._policy = _network(self._recipe, self._envs.simulator_spec, config)
+        self._evaluator = _Evaluator(config, self._recipe, ranks, folder.path, stack)
+        self._evaluations: list[tuple[int, list[EpisodeResult]]] = []
+        self._runner: Runner | None = None
+
+    def run(self, start: Path | None) -> TrainResult:
+        """Begin or go on, and see it through to the report."""
+        config, folder, ranks = self._config, self._folder, self._ranks
+        with TrainingBoard(config.runner.updates, first=_step_of(start), silent=not ranks.first) as board:
+            self._board = board
+            if start is None:
+                self._first_weights()
+            trainer = self._trainer(start)
+            if ranks.first:
+                folder.begin(self._settings, self._tasks, trainer.iteration)
+            with self._trackers(trainer.iteration) as self._logged:
+                try:
+                    because = self._loop(trainer, fresh=start is None)
+                except BaseException as error:
+                    self._conclude(f"it failed: {type(error).__name__}")
+                    raise
+                report = self._conclude(because)
+        return TrainResult(folder.path, trainer.iteration, self._metrics, self._evaluations, because, report)
+
+    # -- the beginning ------------------------------------------------------------------------------------------------
+
+    def _first_weights(self) -> None:
+        """Imitate, or take weights from elsewhere, on the first rank; the others get them from it."""
+        config = self._config
+        if self._ranks.first:
+            if config.runner.ckpt_path:
+                checkpoint.load_policy(Path(config.runner.ckpt_path), self._policy)
+            if config.cloning.wanted:
+                self._clone()
+        self._ranks.agree(self._policy)
+
+    def _clone(self) -> None:
+        cloning = self._config.cloning
+        self._board.say("warm start: the expert plays, the policy imitates it")
+        every = max(1, cloning.steps // 5)
+
+        def told(step: int, loss: float) -> None:
+            if (step + 1) % every == 0:
+                self._board.say(f"warm start: step {step + 1} of {cloning.steps}, loss {loss:.3f}")
+
+        with self._all_threads():
+            warm_start(self._policy, cloning, self._config.train, told)
+
+    def _trainer(self, start: Path | None) -> Trainer:
+        config = self._config
+        reference = None
+        if config.algorithm.kl_beta:
+            reference = _network(self._recipe, self._envs.simulator_spec, config)
+            reference.load_state_dict(self._policy.state_dict())
+        learner = Learner(
+            self._policy,
+            config.algorithm,
+            config.actor.optim,
+            LearnerConfig(
+                config.actor.global_batch_size,
+                config.actor.micro_batch_size,
+                config.actor.seed,
+                config.actor.training_backend,
+            ),
+            reference,
+            self._ranks,
+        )
+        self._runner = Runner(
+            self._envs,
+            self._policy,
+            RunnerConfig(
+                pipeline_stage_num=config.rollout.pipeline_stage_num,
+                replan_horizon=config.rollout.replan_horizon,
+                keep=self._policy.reads,
+            ),
+        )
+        seed = config.train.seed or 0
+        trainer = Trainer(
+            self._runner,
+            learner,
+            self._tasks,
+            TrainerConfig(max(1, config.runner.updates), config.episodes_per_step, seed),
+        )
+        if start is not None:
+            checkpoint.load(start, trainer)
+            self._load_reference(reference)
+            self._board.say(f"going on from {start}")
+        return trainer
+
+    def _load_reference(self, reference: NetworkPolicy | None) -> None:
+        """Hold to the weights that the run began with, not to those it goes on from."""
+        first = self._folder.checkpoints / "global_step_0"
+        if reference is None:
+            return
+        if not first.is_dir():
+            raise ConfigError(f"kl_beta holds to the first weights, but {first} is gone", do="keep it, or begin anew")
+        checkpoint.load_policy(first, reference)
+
+    def _trackers(self, step: int) -> Trackers | _Silent:
+        if not self._ranks.first:
+            return _Silent()
+        logger = self._config.runner.logger
+        return open_trackers(
+            self._folder.path,
+            backends=logger.logger_backends,
+            project_name=logger.project_name,
+            experiment_name=logger.experiment_name,
+            config=asdict(self._config),
+            from_step=step,
+        )
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _loop(self, trainer: Trainer, *, fresh: bool) -> str:
+        config = self._config
+        self._metrics: dict[str, float] = {}
+        if fresh:
+            self._first_step(trainer)
+        if config.runner.only_eval:
+            return "it was only to be evaluated"
+        saved = trainer.iteration
+        while trainer.iteration < config.runner.updates:
+            try:
+                metrics = self._update(trainer)
+            except Stopped:
+                self._save(trainer)
+                return f"{self._interrupts.stop} asked for the end"
+            step = trainer.iteration
+            last = step == config.runner.updates
+            if self._is_due(config.runner.val_check_interval, step, last):
+                metrics |= self._evaluate(trainer)
+            stop = self._ranks.any(self._interrupts.stop is not None)
+            wanted = self._ranks.any(self._interrupts.save)
+            self._metrics = metrics
+            if self._is_due(config.runner.save_interval, step, last) or stop or wanted:
+                began = time.perf_counter()
+                # What a checkpoint stands for is written down before it: a resume then finds both.
+                self._logged.log(metrics, step)
+                self._save(trainer)
+                self._interrupts.save = False
+                saved = step
+                metrics["time/save"] = time.perf_counter() - began
+            else:
+                self._logged.log(metrics, step)
+            self._board.updated(step, metrics)
+            if stop:
+                return f"{self._interrupts.stop or 'another rank'} asked for the end"
+        if saved != trainer.iteration:
+            self._save(trainer)
+        return "all updates were made"
+
+    def _first_step(self, trainer: Trainer) -> None:
+        """Judge and keep what training begins with."""
+        metrics = self._evaluate(trainer) if self._config.runner.val_check_interval or self._only_judged else {}
+        if metrics:
+            self._logged.log(metrics, 0)
+        if not self._config.runner.only_eval:
+            self._save(trainer)
+
+    @property
+    def _only_judged(self) -> bool:
+        return self._config.runner.only_eval
+
+    def _update(self, trainer: Trainer) -> dict[str, float]:
+        assert self._runner is not None
+        before = (self._runner.times.policy, self._runner.times.overlap)
+        began = time.perf_counter()
+        with self._interrupts.may_stop(), self._filmed(trainer.iteration + 1):
+            played = trainer.play()
+        between = time.perf_counter()
+        with self._all_threads():
+            metrics = trainer.learn(played)
+        ended = time.perf_counter()
+        policy = self._runner.times.policy - before[0]
+        overlap = self._runner.times.overlap - before[1]
+        return {
+            **metrics,
+            "time/env": between - began - policy,
+            "time/rollout": policy,
+            "time/actor": ended - between,
+            "throughput/env_steps_per_s": played.env_steps / (ended - began),
+            "throughput/rollout_env_steps_per_s": played.env_steps / (between - began),
+            "throughput/overlap": overlap / policy if policy else 0.0,
+        }
+
+    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
+        began = time.perf_counter()
+        results = self._evaluator.results(trainer)
+        found = summarise(results)
+        if self._ranks.first:
+            self._folder.add_evaluation(trainer.iteration, results)
+        self._board.evaluated(trainer.iteration, found.successes, found.episodes)
+        self._evaluations.append((trainer.iteration, results))
+        metrics = {
+            "eval/success_once": found.success,
+            "eval/return": found.mean_reward,
+            "eval/episode_len": found.mean_length,
+            "eval/num_trajectories": float(found.episodes),
+            "time/eval": time.perf_counter() - began,
+        }
+        groups = by_task(results)
+        if len(groups) > 1:
+            metrics |= {f"eval/success_once/{task}": summarise(group).success for task, group in groups.items()}
+        return metrics
+
+    def _save(self, trainer: Trainer) -> None:
+        checkpoint.save(self._folder.checkpoints, trainer, self._recipe, asdict(self._config))
+        if self._ranks.first:
+            self._folder.drop_old_checkpoints(self._config.runner.keep_checkpoints)
+
+    def _is_due(self, interval: int, step: int, last: bool) -> bool:
+        if interval == 0:
+            return False
+        return last or (interval > 0 and step % interval == 0)
+
+    def _conclude(self, because: str) -> Path | None:
+        """Write how it ended, and the report."""
+        if not self._ranks.first:
+            return None
+        self._folder.end(because)
+        return write_report(self._folder.path)
+
+    @contextmanager
+    def _filmed(self, step: int) -> Iterator[None]:
+        """Film this update's episodes, where that is wanted."""
+        videos = _videos(self._config.train, self._envs.simulator_spec, self._folder.path / "video" / "train", step)
+        if videos is None or not self._ranks.first:
+            yield
+            return
+        assert self._runner is not None
+        self._runner.watch([videos])
+        try:
+            yield
+        finally:
+            self._runner.watch([])
+            videos.close()
+
+    @contextmanager
+    def _all_threads(self) -> Iterator[None]:
+        """Use every CPU while the environments rest."""
+        if self._config.actor.threads is not None:
+            yield
+            return
+        torch.set_num_threads(self._cpus)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
+
+
+class _Evaluator:
+    """Judges the policy on held-out episodes, just as `manyarms eval` would judge its checkpoint."""
+
+    def __init__(self, config: TrainConfig, recipe: Recipe, ranks: Ranks, folder: Path, stack: ExitStack) -> None:
+        self._config, self._env, self._recipe, self._ranks = config, config.eval, recipe, ranks
+        self._folder, self._stack = folder, stack
+        self._envs: VectorEnv | None = None
+        self._policy: NetworkPolicy | None = None
+
+    def results(self, trainer: Trainer) -> list[EpisodeResult]:
+        """Return what came of every held-out episode, of all ranks."""
+        env, config = self._env, self._config
+        if self._envs is None:
+            settings = {"render_every": env.video_cfg.video_stride} if env.video_cfg.save_video else {}
+            count = max(1, len(self._ranks.share(env.total_num_envs or 1)))
+            self._envs = self._stack.enter_context(opened(env, count, **settings))
+            policy = make_policy(self._recipe.model_type, self._envs.simulator_spec, self._recipe.for_judging())
+            assert isinstance(policy, NetworkPolicy)
+            self._policy = policy
+        assert self._policy is not None
+        self._policy.load_state_dict(trainer.learner.parallel.state())
+        episodes = list(enumerate(held_out(tasks_of(self._envs), env.episodes, env.seed or 0)))
+        mine = [episodes[i] for i in self._ranks.share(len(episodes))]
+        videos = _videos(env, self._envs.simulator_spec, self._folder / "video" / "eval", trainer.iteration)
+        runner = RunnerConfig(
+            pipeline_stage_num=config.rollout.pipeline_stage_num,
+            replan_horizon=config.rollout.replan_horizon,
+            keep=(),
+        )
+        try:
+            found = list(results_of(self._envs, self._policy, mine, runner, [videos] if videos else []))
+        finally:
+            if videos:
+                videos.close()
+        return [result for results in self._ranks.gather(found) for result in results]
+
+
+class _Silent:
+    """Trackers of ranks that log nothing."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        pass
+
+
+def _recipe(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
+    """Return the policy's options, and the simulator's that it is trained with."""
+    model, rollout = config.actor.model, config.rollout
+    stage = math.ceil(num_envs / rollout.pipeline_stage_num)
+    options = {
+        "chunk": model.num_action_chunks,
+        "seed": config.actor.seed,
+        "device": ranks.device,
+        "precision": model.precision,
+        "deterministic": rollout.deterministic,
+        "batch_size": rollout.batch_size or stage,
+        **({"value_head": True, "value_type": config.algorithm.reward_type} if config.value_head else {}),
+        **model.options,
+    }
+    needs = {**config.eval.options}
+    if config.eval.max_episode_steps:
+        needs["max_episode_steps"] = config.eval.max_episode_steps
+    return Recipe(model.model_type, options, needs)
+
+
+def _network(recipe: Recipe, spec: Spec, config: TrainConfig) -> NetworkPolicy:
+    policy = make_policy(recipe.model_type, spec, recipe.options)
+    if not isinstance(policy, NetworkPolicy):
+        raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp or pixel")
+    wanted, width = config.actor.model.action_dim, policy.offset.shape[0]
+    if wanted is not None and wanted != width:
+        raise ConfigError(f"actor.model.action_dim is {wanted}, but an action has {width} numbers")
+    return policy
+
+
+def _videos(env: EnvSettings, spec: Spec, default: Path, step: int) -> EpisodeVideos | None:
+    wanted = env.video_cfg
+    if not wanted.save_video:
+        return None
+    folder = Path(wanted.video_base_dir) if wanted.video_base_dir else default
+    return EpisodeVideos(
+        folder / f"global_step_{step}", spec, keep=wanted.videos, fps=wanted.fps, captions=wanted.info_on_video
+    )
+
+
+def _step_of(start: Path | None) -> int:
+    return int(start.name.rpartition("_")[2]) if start is not None else 0
+
+
+__all__: Sequence[str] = ["TrainResult", "train"]

@@ -1,0 +1,89 @@
+"""Before the first update: an expert plays, or a recording is read, and the policy imitates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from manyarms.errors import ConfigError
+from manyarms.learning.cloning import clone
+from manyarms.learning.config import CloningSettings, EnvSettings
+from manyarms.learning.demonstrations import Demonstrations, demonstrations, recorded
+from manyarms.policies.base import ActionChunk, Observations, Policy, needs_of
+from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.registry import find_policy, make_policy
+from manyarms.reporting.evaluation import held_out, tasks_of
+from manyarms.reporting.recording import Recording
+from manyarms.rollout import Runner, RunnerConfig
+from manyarms.simulators.registry import split_id
+from manyarms.vector import VectorEnv, make_vec
+
+
+@contextmanager
+def opened(env: EnvSettings, num_envs: int, **settings: Any) -> Iterator[VectorEnv]:
+    """Open the environments that a config asks for."""
+    assert env.simulator is not None
+    options: dict[str, Any] = {
+        "rows_per_worker": min(env.rows_per_worker or 1, num_envs),
+        "max_episode_steps": env.max_episode_steps,
+        "python": env.python,
+        "action_bounds": "clip",
+        "copy": False,
+        **settings,
+        **env.options,
+    }
+    if env.tasks:
+        if split_id(env.simulator)[1]:
+            raise ConfigError(f"both {env.simulator!r} and tasks name tasks", do="leave the task out of simulator")
+        options["tasks"] = list(env.tasks)
+    with make_vec(env.simulator, num_envs, **options) as envs:
+        yield envs
+
+
+class _Watched:
+    """A policy that acts as it does while the cameras of another are rendered, for that one to learn from."""
+
+    def __init__(self, policy: Policy, cameras: tuple[str, ...] | None) -> None:
+        self._policy, self.cameras, self.chunk = policy, cameras, getattr(policy, "chunk", 1)
+
+    def act(self, observations: Observations) -> ActionChunk:
+        return self._policy.act(observations)
+
+
+def examples_for(policy: NetworkPolicy, settings: CloningSettings, env: EnvSettings) -> Demonstrations:
+    """Return what the policy is to imitate."""
+    if settings.demonstrations:
+        return demonstrations(Recording(settings.demonstrations), policy.chunk, fields=policy.reads)
+    needs = needs_of(find_policy(settings.expert))
+    with opened(replace(env, options={**env.options, **needs}), env.total_num_envs or 1) as envs:
+        expert = _Watched(make_policy(settings.expert, envs.simulator_spec), getattr(policy, "cameras", None))
+        runner = Runner(envs, expert, RunnerConfig(keep=policy.reads, replan_horizon=1))
+        episodes = held_out(tasks_of(envs), settings.episodes, settings.first_seed)
+        played = [recorded(i, episode) for i, episode in enumerate(runner.play(episodes))]
+    return demonstrations(played, policy.chunk)
+
+
+def warm_start(
+    policy: NetworkPolicy,
+    settings: CloningSettings,
+    env: EnvSettings,
+    told: Callable[[int, float], None] = lambda step, loss: None,
+) -> float:
+    """Have a policy imitate; return the loss at the end. `told` hears of every step."""
+    examples = examples_for(policy, settings, env)
+    losses = []
+    for step, loss in enumerate(clone(policy, examples, settings)):
+        losses.append(loss)
+        told(step, loss)
+    if settings.log_std is not None:
+        spread = getattr(policy.head, "log_std", None)
+        if spread is None:
+            raise ConfigError("cloning.log_std would do nothing: only the gaussian head has a spread")
+        with torch.no_grad():
+            spread.fill_(settings.log_std)
+    return float(np.mean(losses[-20:]))

@@ -1,0 +1,125 @@
+"""What a training run shows while it runs: success with its interval, where the time goes, how long it will take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from manyarms.reporting.results import wilson
+
+_STAGES = ("env", "rollout", "actor", "eval", "save")
+
+
+class TrainingBoard:
+    """A table that stays in its place on a terminal; one line an update where there is none."""
+
+    def __init__(self, updates: int, *, first: int = 0, silent: bool = False) -> None:
+        """Show `updates` updates in all, of which `first` are done already."""
+        self._updates, self._first, self._silent = updates, first, silent
+        self._began = time.monotonic()
+        self._spent = dict.fromkeys(_STAGES, 0.0)
+        self._evaluation = ""
+        self._metrics: Mapping[str, float] = {}
+        self._step = first
+        self._live: Live | None = None
+
+    def __enter__(self) -> TrainingBoard:
+        console = Console(file=sys.stderr)
+        if console.is_terminal and not self._silent:
+            self._live = Live(self._draw(), console=console, refresh_per_second=4, transient=False)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.update(self._draw())
+            self._live.__exit__(kind, error, trace)
+
+    def say(self, line: str) -> None:
+        """Tell something above the table."""
+        if self._silent:
+            return
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def evaluated(self, step: int, successes: int, episodes: int) -> None:
+        """Show an evaluation."""
+        self._evaluation = f"{_rate(successes, episodes)} after {step} updates"
+        if self._live is None:
+            self.say(f"evaluation after {step} updates: {_rate(successes, episodes)} success")
+        self._refresh()
+
+    def updated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show an update."""
+        self._step, self._metrics = step, metrics
+        for stage in _STAGES:
+            self._spent[stage] += metrics.get(f"time/{stage}", 0.0)
+        if self._live is None:
+            self.say(self._line())
+        self._refresh()
+
+    def _line(self) -> str:
+        metrics = self._metrics
+        return (
+            f"update {self._step}/{self._updates}: success {self._success()}, return {metrics['env/return']:.2f}, "
+            f"{metrics['throughput/env_steps_per_s']:,.0f} env-steps/s, {self._left()} left"
+        )
+
+    def _success(self) -> str:
+        episodes = round(self._metrics.get("env/num_trajectories", 0.0))
+        return _rate(round(self._metrics.get("env/success_once", 0.0) * episodes), episodes)
+
+    def _left(self) -> str:
+        """Estimate what is left from the mean time of an update so far."""
+        done = self._step - self._first
+        if not done:
+            return "?"
+        return _clock((time.monotonic() - self._began) / done * (self._updates - self._step))
+
+    def _refresh(self) -> None:
+        if self._live is not None:
+            self._live.update(self._draw())
+
+    def _draw(self) -> Any:
+        table = Table.grid(padding=(0, 2))
+        metrics = self._metrics
+        passed = _clock(time.monotonic() - self._began)
+        table.add_row("update", f"{self._step} of {self._updates}, {passed} so far, {self._left()} left")
+        if metrics:
+            table.add_row("success", f"{self._success()} of this update's episodes")
+        if self._evaluation:
+            table.add_row("evaluation", self._evaluation)
+        if metrics:
+            table.add_row("return", f"{metrics['env/return']:.2f}, {metrics['env/episode_len']:.0f} steps an episode")
+            table.add_row("time", self._split())
+            steps = metrics["throughput/env_steps_total"]
+            table.add_row("speed", f"{metrics['throughput/env_steps_per_s']:,.0f} env-steps/s, {steps:,.0f} so far")
+            table.add_row("policy", f"KL {metrics['actor/approx_kl']:.4f}, clipped {metrics['actor/pg_clipfrac']:.2f}")
+        return table
+
+    def _split(self) -> str:
+        total = sum(self._spent.values()) or 1.0
+        return ", ".join(f"{stage} {100 * spent / total:.0f} %" for stage, spent in self._spent.items() if spent)
+
+
+def _rate(successes: int, episodes: int) -> str:
+    low, high = wilson(successes, episodes)
+    rate = successes / episodes if episodes else 0.0
+    return f"{100 * rate:.0f} % ± {50 * (high - low):.0f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes}:{seconds:02d} min"
