@@ -15,7 +15,7 @@ from manyarms import EpisodeId
 from manyarms.algorithms.config import AlgorithmConfig
 from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError, LearningError
-from manyarms.learning.checkpoint import latest, load, load_weights, save
+from manyarms.learning.checkpoint import Recipe, latest, load, load_weights, save
 from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.demonstrations import demonstrations
 from manyarms.learning.judging import Played, samples_from
@@ -85,7 +85,7 @@ def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(tmp_pat
         first = trainer()
         for _ in range(3):
             first.step()
-        save(tmp_path, first)
+        save(tmp_path, first, Recipe("mlp"))
         (tmp_path / ".global_step_4.99").mkdir()  # what a run leaves that was killed while it wrote
         path = latest(tmp_path)
         assert path is not None

@@ -59,8 +59,12 @@ def train(settings: Settings, *, resume: bool = False) -> TrainResult:
         start = folder.find_start(config, resume)
         ranks.wait()  # nobody writes before all have looked
         with Interrupts(at_once=ranks.world == 1) as interrupts, ExitStack() as stack:
-            run = _Run(settings, ranks, folder, interrupts, stack)
-            return run.run(start)
+            try:
+                with interrupts.may_stop():
+                    run = _Run(settings, ranks, folder, interrupts, stack)
+                return run.run(start)
+            except Stopped:
+                raise KeyboardInterrupt from None  # before there was anything to keep
 
 
 class _Run:
@@ -93,7 +97,8 @@ class _Run:
         with TrainingBoard(config.runner.updates, first=_step_of(start), silent=not ranks.first) as board:
             self._board = board
             if start is None:
-                self._first_weights()
+                with self._interrupts.may_stop():
+                    self._first_weights()
             trainer = self._trainer(start)
             if ranks.first:
                 folder.begin(self._settings, self._tasks, trainer.iteration)
@@ -198,8 +203,11 @@ class _Run:
     def _loop(self, trainer: Trainer, *, fresh: bool) -> str:
         config = self._config
         self._metrics: dict[str, float] = {}
-        if fresh:
-            self._first_step(trainer)
+        if fresh or config.runner.only_eval:
+            try:
+                self._first_step(trainer)
+            except Stopped:
+                return f"{self._interrupts.stop} asked for the end"
         if config.runner.only_eval:
             return "it was only to be evaluated"
         saved = trainer.iteration
@@ -235,15 +243,12 @@ class _Run:
 
     def _first_step(self, trainer: Trainer) -> None:
         """Judge and keep what training begins with."""
-        metrics = self._evaluate(trainer) if self._config.runner.val_check_interval or self._only_judged else {}
-        if metrics:
-            self._logged.log(metrics, 0)
-        if not self._config.runner.only_eval:
+        runner = self._config.runner
+        if not runner.only_eval:
             self._save(trainer)
-
-    @property
-    def _only_judged(self) -> bool:
-        return self._config.runner.only_eval
+        if runner.val_check_interval or runner.only_eval:
+            with self._interrupts.may_stop():
+                self._logged.log(self._evaluate(trainer), 0)
 
     def _update(self, trainer: Trainer) -> dict[str, float]:
         assert self._runner is not None

@@ -102,6 +102,9 @@ class NetworkPolicy(nn.Module):
         """Return what the torso is fed."""
         raise TypeError(f"{type(self).__name__} does not say what it sees")
 
+    def normalise_by(self, observations: Observations) -> None:
+        """Scale numbers by what they are in these; a policy that sees none has nothing to do."""
+
     def critic_parameters(self) -> list[nn.Parameter]:
         """Return the weights that only values depend on."""
         parts = [part for part in (self.value, self.critic_torso) if part is not None]

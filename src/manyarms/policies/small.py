@@ -19,6 +19,9 @@ from manyarms.policies.base import Observations
 from manyarms.policies.network import NetworkConfig, NetworkPolicy, state_names
 from manyarms.simulators.base import Spec
 
+#: Numbers of an observation whose spread is below are not scaled up any further.
+_LEAST_SPREAD = 0.02
+
 
 @dataclass(frozen=True)
 class SmallConfig(NetworkConfig):
@@ -56,6 +59,12 @@ class _StateTorso(nn.Module):
             nn.init.orthogonal_(layer.weight, 2.0**0.5)
             nn.init.zeros_(layer.bias)
         self.layers = nn.Sequential(*(part for layer in linear for part in (layer, nn.Tanh())))
+
+    @torch.no_grad()
+    def normalise_by(self, state: Tensor) -> None:
+        """Scale by mean and spread of some states; numbers that hardly change are not blown up."""
+        self.mean.copy_(state.mean(0))
+        self.std.copy_(state.std(0, correction=0).clamp(min=_LEAST_SPREAD))
 
     def forward(self, state: Tensor) -> Tensor:
         return self.layers((state - self.mean) / self.std)
@@ -103,6 +112,9 @@ class MlpPolicy(NetworkPolicy):
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
         return {"state": _numbers(observations, self.names).to(self.offset.device)}
 
+    def normalise_by(self, observations: Observations) -> None:
+        _normalise([self.torso, self.critic_torso], _numbers(observations, self.names))
+
 
 class PixelPolicy(NetworkPolicy):
     """Sees cameras, numbers and what it is told."""
@@ -133,6 +145,16 @@ class PixelPolicy(NetworkPolicy):
             "words": torch.from_numpy(words).to(device),
             "state": _numbers(observations, self.names).to(device),
         }
+
+    def normalise_by(self, observations: Observations) -> None:
+        torsos = [torso for torso in (self.torso, self.critic_torso) if torso is not None]
+        _normalise([torso.state for torso in torsos], _numbers(observations, self.names))
+
+
+def _normalise(torsos: Sequence[Any], state: Tensor) -> None:
+    for torso in torsos:
+        if torso is not None:
+            torso.normalise_by(state.to(torso.mean.device))
 
 
 def _configured(kind: type[Any], options: dict[str, Any]) -> Any:

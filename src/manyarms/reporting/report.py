@@ -1,0 +1,347 @@
+"""The report of a training run: one page that opens offline, from what the run left in its folder."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from urllib.parse import quote
+
+from manyarms.reporting.charts import (
+    COLOURS,
+    NOISY,
+    PERCENT,
+    Curve,
+    Point,
+    Scale,
+    legend,
+    line_chart,
+    number,
+    percent,
+    stacked_chart,
+)
+from manyarms.reporting.page import breakable, page
+from manyarms.reporting.results import wilson, write_atomically
+from manyarms.reporting.runs import Run, Score, newest_videos, seconds_by_stage
+
+_VIDEO_BYTES = 20 << 20
+
+_TITLES = {
+    "env": "Episodes played for training",
+    "eval": "Evaluation",
+    "rollout": "Rollouts",
+    "actor": "Actor",
+    "critic": "Critic",
+}
+
+#: Shown by charts of their own.
+_ELSEWHERE = ("env/success_once", "eval/success_once")
+
+#: The colour of what is not the point.
+_GREY = 5
+
+#: Bars that the split of the time is drawn with, at most.
+_BARS = 60
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into the folder of a run, finished or not; return its path."""
+    run = Run.of(folder)
+    parts = [
+        _heading(run),
+        _success(run),
+        _tasks(run),
+        *_groups(run),
+        _time(run),
+        _videos(run),
+        _settings(run),
+    ]
+    path = folder / "report.html"
+    write_atomically(path, page(f"{run.name}: training report", "\n".join(part for part in parts if part)))
+    return path
+
+
+# -- the headline -----------------------------------------------------------------------------------------------------
+
+
+def _heading(run: Run) -> str:
+    facts = run.facts
+    tasks = facts.get("tasks")
+    words = [facts.get("policy"), facts.get("simulator")]
+    words += [f"{len(tasks)} tasks" if isinstance(tasks, list) and len(tasks) > 1 else None, facts.get("started")]
+    told = " · ".join(escape(str(word)) for word in words if word)
+    tiles = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in _tiles(run))
+    return (
+        f'<h1>{escape(run.name)}</h1><p class="soft">{told or "training report"}</p>'
+        f'<div class="head"><div>{_headline(run)}</div><dl class="facts">{tiles}</dl></div>'
+    )
+
+
+def _headline(run: Run) -> str:
+    """Return success first and last, with what is known of its uncertainty."""
+    scores = [Score.sum(list(tasks.values())) for tasks in run.evaluations.values()]
+    if scores:
+        first, last = scores[0], scores[-1]
+        told = f"{last.successes} of {last.episodes} episodes, 95\u202f% interval {_interval(last)}"
+        if len(scores) > 1:
+            told += f"<br>at first {first.successes} of {first.episodes}, {_interval(first)}"
+        return _rates("Success in evaluation", first.rate, last.rate, told, several=len(scores) > 1)
+    points = [point for point in run.series.get("eval/success_once", ()) if math.isfinite(point[1])]
+    if points:
+        told = f"at update {points[-1][0]}"
+        return _rates("Success in evaluation", points[0][1], points[-1][1], told, several=len(points) > 1)
+    points = [point for point in run.series.get("env/success_once", ()) if math.isfinite(point[1])]
+    if not points:
+        return '<p class="label">Success</p><p class="rate">–</p><p class="soft">None was measured.</p>'
+    count = max(1, min(10, len(points) // 10))
+    first, last = (sum(value for _, value in part) / count for part in (points[:count], points[-count:]))
+    told = "There was no evaluation." if count == 1 else f"Means of {count} updates. There was no evaluation."
+    return _rates("Success in training", first, last, _training_interval(run, points[-count:]) + told, len(points) > 1)
+
+
+def _training_interval(run: Run, points: Sequence[Point]) -> str:
+    episodes = dict(run.series.get("env/num_trajectories", ()))
+    counts = [episodes.get(step, math.nan) for step, _ in points]
+    if not all(math.isfinite(count) for count in counts):
+        return ""
+    played = round(sum(counts))
+    won = round(sum(count * value for count, (_, value) in zip(counts, points, strict=True)))
+    return (
+        f"{won} of {played} episodes, 95\u202f% interval {_interval(Score(won, played, wilson(won, played), 0.0))}<br>"
+    )
+
+
+def _rates(label: str, first: float, last: float, told: str, several: bool) -> str:
+    before = f'<span class="was">{percent(first)}</span><span class="to">→</span>' if several else ""
+    return f'<p class="label">{label}</p><p class="rate">{before}{percent(last)}</p><p class="soft">{told}</p>'
+
+
+def _tiles(run: Run) -> Iterator[tuple[str, str]]:
+    steps = run.latest("throughput/env_steps_total")
+    if math.isfinite(steps):
+        yield "Environment steps", number(steps)
+    if math.isfinite(run.latest("seconds")):
+        yield "Wall time", _duration(run.latest("seconds"))
+    updates = max((int(step) for step, _ in run.series.get("seconds", ())), default=0)
+    if updates:
+        because = run.facts.get("finished_because")
+        yield "Updates", f"{updates:,}" + (f" <small>{escape(str(because))}</small>" if because else "")
+    speeds = [value for _, value in run.series.get("throughput/env_steps_per_s", ()) if math.isfinite(value)]
+    if speeds:
+        yield "Steps a second", f"{number(float(f'{median(speeds):.3g}'))} <small>median</small>"
+
+
+def _interval(score: Score) -> str:
+    return f"{100 * score.interval[0]:.0f}–{100 * score.interval[1]:.0f}\u202f%"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f}\u202fs"
+    minutes, hours = int(seconds) // 60, int(seconds) // 3600
+    if hours:
+        return f"{hours}\u202fh {minutes % 60}\u202fmin"
+    return f"{minutes}\u202fmin {int(seconds) % 60}\u202fs"
+
+
+# -- success ----------------------------------------------------------------------------------------------------------
+
+
+def _success(run: Run) -> str:
+    scores = {step: Score.sum(list(tasks.values())) for step, tasks in run.evaluations.items()}
+    points = [(float(step), score.rate) for step, score in scores.items()]
+    if not points:
+        points = [point for point in run.series.get("eval/success_once", ()) if math.isfinite(point[1])]
+    curves = []
+    training = run.series.get("env/success_once", ())
+    if any(math.isfinite(value) for _, value in training):
+        curves.append(Curve("training", training, colour=_GREY if points else 0))
+    if points:
+        whiskers = [score.interval for score in scores.values()]
+        name = "evaluation, with 95\u202f% interval" if whiskers else "evaluation"
+        curves.append(Curve(name, points, colour=0, dots=True, whiskers=whiskers))
+    if not curves:
+        return ""
+    note = "Share of episodes solved, by update."
+    if len(training) >= NOISY:
+        note += " Pale lines are single updates, strong ones their mean."
+    chart = line_chart(curves, _across(run), up=PERCENT, buckets=400, label="success over updates")
+    named = legend([(curve.name, curve.colour) for curve in curves])
+    return f'<h2>Success</h2><p class="note">{note}</p>{named}<div class="big">{chart}</div>'
+
+
+def _tasks(run: Run) -> str:
+    """Return the table of tasks, first evaluation against last."""
+    if not run.evaluations:
+        return ""
+    begin, end = min(run.evaluations), max(run.evaluations)
+    first, last = run.evaluations[begin], run.evaluations[end]
+    rows = [_task_row(task, first.get(task), last.get(task), begin != end) for task in dict.fromkeys([*last, *first])]
+    if len(rows) > 1:
+        before, after = (Score.sum(list(tasks.values())) for tasks in (first, last))
+        rows.append(_task_row("all tasks", before, after, begin != end).replace("<tr>", '<tr class="all">'))
+    before = f"<th>update {begin}</th>" if begin != end else ""
+    change = '<th class="wide">change</th>' if begin != end else ""
+    return (
+        '<h2>Success by task</h2><p class="note">Solved episodes with their 95\u202f% interval'
+        f'{"; grey the first evaluation, blue the last" if before else ""}.</p><div class="scroll"><table><thead><tr>'
+        f'<th>task</th>{before}<th>update {end}</th>{change}<th class="range"><span class="ends">'
+        '<span>0</span><span>100\u202f%</span></span></th><th class="wide">mean length</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _task_row(task: str, first: Score | None, last: Score | None, several: bool) -> str:
+    cells = [f"<td>{breakable(task or 'all episodes')}</td>"]
+    if several:
+        cells.append(f'<td class="rate-then">{_rate_cell(first)}</td>')
+    cells.append(f'<td class="rate-now">{_rate_cell(last)}</td>')
+    if several:
+        change = f"{100 * (last.rate - first.rate):+.0f}".replace("-", "−") if first and last else "–"
+        cells.append(f'<td class="wide">{change}</td>')
+    cells.append(f'<td class="range">{_bell(first if several else None, last)}</td>')
+    lengths = [number(round(score.mean_length, 1)) for score in (first if several else None, last) if score]
+    cells.append(f'<td class="wide">{" → ".join(lengths)}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _rate_cell(score: Score | None) -> str:
+    if score is None:
+        return "–"
+    return f"{percent(score.rate)}<small>{_interval(score)}, {score.successes}/{score.episodes}</small>"
+
+
+def _bell(first: Score | None, last: Score | None) -> str:
+    """Draw where a task was and where it is, from nothing to all."""
+    paths = '<path class="base" d="M0 8H1000"/>'
+    if first:
+        paths += f'<path class="then" d="M{1000 * first.rate:.0f} 8h0"/>'
+    if last:
+        low, high = last.interval
+        paths += f'<path class="span" d="M{1000 * low:.0f} 8H{1000 * high:.0f}"/>'
+        paths += f'<path class="now" d="M{1000 * last.rate:.0f} 8h0"/>'
+    return (
+        '<span class="bell"><svg viewBox="0 0 1000 16" preserveAspectRatio="none" aria-hidden="true">'
+        f"{paths}</svg></span>"
+    )
+
+
+# -- curves -----------------------------------------------------------------------------------------------------------
+
+
+def _groups(run: Run) -> Iterator[str]:
+    """Yield the curves of every prefix that has no section of its own."""
+    prefixes = {name.partition("/")[0] if "/" in name else "" for name in run.series if name != "seconds"}
+    known = [prefix for prefix in _TITLES if prefix in prefixes]
+    for prefix in [*known, *sorted(prefixes - {*known, "time", "throughput"})]:
+        charts = _small_charts(run, [name for name in run.series if name.startswith(f"{prefix}/" if prefix else "")])
+        if not prefix:
+            charts = _small_charts(run, [name for name in run.series if "/" not in name and name != "seconds"])
+        if charts:
+            yield f"<h2>{escape(_TITLES.get(prefix, prefix.capitalize() or 'Other'))}</h2>{charts}"
+
+
+def _across(run: Run, ticks: int = 6) -> Scale:
+    return Scale.of_steps(run.first, run.last, ticks)
+
+
+def _small_charts(run: Run, names: Sequence[str]) -> str:
+    across = _across(run, 3)
+    charts = []
+    for name in names:
+        points = run.series[name]
+        if name in _ELSEWHERE or not any(math.isfinite(value) for _, value in points):
+            continue
+        label = name.partition("/")[2] or name
+        # Evaluations are few and far between: dots, else nothing would show where they are.
+        curve = Curve(label, points, dots=name.startswith("eval/") and len(points) < NOISY)
+        charts.append(
+            f'<section class="small"><header><h3>{breakable(label)}</h3>'
+            f"<span>{number(run.latest(name))}</span></header>"
+            f"{line_chart([curve], across, label=name)}</section>"
+        )
+    return f'<div class="grid">{"".join(charts)}</div>' if charts else ""
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def _time(run: Run) -> str:
+    speed = _small_charts(run, [name for name in run.series if name.startswith("throughput/")])
+    return _split(run) + (f"<h2>Throughput</h2>{speed}" if speed else "")
+
+
+def _split(run: Run) -> str:
+    stages = seconds_by_stage(run)
+    if not stages:
+        return ""
+    totals = {name: sum(values.values()) for name, values in stages.items()}
+    whole = sum(totals.values())
+    bar, named = "", ""
+    colours = {name: _GREY if name == "other" else i + (i >= _GREY) for i, name in enumerate(totals)}
+    for name, total in totals.items():
+        painted = f"background:var(--c{colours[name] % COLOURS})"
+        bar += f'<i style="width:{100 * total / whole:.2f}%;{painted}"></i>'
+        named += f'<li><i style="{painted}"></i>{escape(name)}<b>{percent(total / whole)}</b> {_duration(total)}</li>'
+    return (
+        '<h2>Where the time went</h2><p class="note">All updates together, then update by update.</p>'
+        f'<div class="whole">{bar}</div><ul class="legend">{named}</ul>'
+        f'<div class="mid">{stacked_chart(list(colours.items()), list(_shares(run, stages)), _across(run))}</div>'
+    )
+
+
+def _shares(run: Run, stages: Mapping[str, Mapping[float, float]]) -> Iterator[tuple[float, float, list[float]]]:
+    """Yield bars of some updates each: from step, to step, share of every stage."""
+    steps = sorted({step for stage in stages.values() for step in stage})
+    together = math.ceil(len(steps) / _BARS)
+    parts = [steps[i : i + together] for i in range(0, len(steps), together)]
+    across = _across(run)
+    edges = [across.low, *((left[-1] + right[0]) / 2 for left, right in pairwise(parts)), across.high]
+    for part, (first, last) in zip(parts, pairwise(edges), strict=True):
+        sums = [sum(stage.get(step, 0.0) for step in part) for stage in stages.values()]
+        if sum(sums):
+            yield first, last, [value / sum(sums) for value in sums]
+
+
+# -- videos and settings ----------------------------------------------------------------------------------------------
+
+
+def _videos(run: Run) -> str:
+    room = _VIDEO_BYTES
+    shown, listed = [], []
+    for path in newest_videos(run.folder):
+        relative = path.relative_to(run.folder)
+        size = path.stat().st_size
+        if not size:
+            continue  # being written
+        if size > room:
+            listed.append(f'<li><a href="{escape(quote(str(relative)))}">{escape(str(relative))}</a></li>')
+            continue
+        room -= size
+        # The fragment makes browsers show a frame instead of nothing before it is played.
+        data = base64.b64encode(path.read_bytes()).decode() + "#t=0.05"
+        shown.append(
+            f'<figure><video controls muted loop playsinline preload="metadata" src="data:video/mp4;base64,{data}">'
+            f"</video><figcaption>{breakable(str(Path(*relative.parts[1:]).with_suffix('')))}</figcaption></figure>"
+        )
+    if not shown and not listed:
+        return ""
+    films = f'<div class="films">{"".join(shown)}</div>' if shown else ""
+    files = f'<p class="note">In the folder of the run:</p><ul class="files">{"".join(listed)}</ul>' if listed else ""
+    return f"<h2>Videos</h2>{films}{files}"
+
+
+def _settings(run: Run) -> str:
+    words = ("command", "version", "machine", "started", "finished", "finished_because", "policy", "simulator", "tasks")
+    rows = []
+    for name in [*(word for word in words if word in run.facts), *(name for name in run.facts if name not in words)]:
+        value = run.facts[name]
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        shown = f"<code>{escape(text)}</code>" if name == "command" else escape(text)
+        rows.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{shown}</dd>")
+    facts = f'<h2>Run</h2><dl class="run">{"".join(rows)}</dl>' if rows else ""
+    return facts + (f"<h2>Configuration</h2><pre>{escape(run.config)}</pre>" if run.config.strip() else "")
