@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -17,6 +19,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("default")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    small = tmp_path / "small"
+    small.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mount(2) is not permitted here: no tmpfs of 64 kB can be had to fill up")
+    yield small
+    subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -194,18 +193,6 @@ def test_recording_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         recorded(tmp_path)
     again = {episode.position: episode for episode in recorded(tmp_path, resume=True)}
     assert again[2].observations["position"].tobytes() == first[2].observations["position"].tobytes()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB."""
-    small = tmp_path / "small"
-    small.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("mount(2) is not permitted here: no tmpfs of 64 kB can be had to fill up")
-    yield small
-    subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
 def test_a_full_disk_ends_a_recording_in_words(small_disk: Path) -> None:

@@ -161,10 +161,12 @@ class ActorSettings:
     """Of weights, noise and minibatches."""
     training_backend: str = "ddp"
     """With several ranks: ddp or fsdp."""
-    threads: int | None = None
-    """CPU threads of PyTorch; default: one, environments need the others."""
+    threads: int = 1
+    """CPU threads of PyTorch; more pay on a machine with nothing else to do, and cost dearly on one that is busy."""
 
     def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ConfigError(f"actor.threads is {self.threads}; at least one has to work")
         if self.training_backend not in BACKENDS:
             raise ConfigError(
                 f"actor.training_backend is {self.training_backend!r}", do=f"choose {' or '.join(BACKENDS)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -76,8 +75,7 @@ class _Run:
         config = settings.config
         self._settings, self._config, self._ranks, self._folder = settings, config, ranks, folder
         self._interrupts = interrupts
-        self._cpus = max(1, len(os.sched_getaffinity(0)) // ranks.world)
-        torch.set_num_threads(config.actor.threads or 1)
+        torch.set_num_threads(config.actor.threads)
         filming = config.train.video_cfg
         settings_of_videos = {"render_every": filming.video_stride} if filming.save_video else {}
         self._num_envs = len(ranks.share(config.train.total_num_envs or 1))
@@ -132,8 +130,7 @@ class _Run:
             if (step + 1) % every == 0:
                 self._board.say(f"warm start: step {step + 1} of {cloning.steps}, loss {loss:.3f}")
 
-        with self._all_threads():
-            warm_start(self._policy, cloning, self._config.train, told)
+        warm_start(self._policy, cloning, self._config.train, told)
 
     def _trainer(self, start: Path | None) -> Trainer:
         config = self._config
@@ -257,8 +254,7 @@ class _Run:
         with self._interrupts.may_stop(), self._filmed(trainer.iteration + 1):
             played = trainer.play()
         between = time.perf_counter()
-        with self._all_threads():
-            metrics = trainer.learn(played)
+        metrics = trainer.learn(played)
         ended = time.perf_counter()
         policy = self._runner.times.policy - before[0]
         overlap = self._runner.times.overlap - before[1]
@@ -323,18 +319,6 @@ class _Run:
         finally:
             self._runner.watch([])
             videos.close()
-
-    @contextmanager
-    def _all_threads(self) -> Iterator[None]:
-        """Use every CPU while the environments rest."""
-        if self._config.actor.threads is not None:
-            yield
-            return
-        torch.set_num_threads(self._cpus)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(1)
 
 
 class _Evaluator:

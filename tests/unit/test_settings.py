@@ -1,0 +1,145 @@
+"""Configs: what is read, what is refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from manyarms import cli
+from manyarms.errors import ConfigError, ManyarmsError, UnknownName
+from manyarms.learning.settings import load, recipes
+from training import CONFIG, written
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_can_be_read_and_says_what_it_would_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["train", name, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert not said.err, "a config of ours needs no warnings"
+    text, _, plan = said.out.partition("plan\n")
+    whole = yaml.safe_load(text)
+    assert whole["runner"]["logger"]["experiment_name"] == name
+    assert whole["algorithm"]["clip_ratio_low"] == 0.2, "defaults are shown"
+    for word in ("environments", "an update", "evaluation", "folder"):
+        assert word in plan
+
+
+def test_what_is_printed_can_be_given_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["train", "pixel_grpo", "--dry-run"])
+    text = capsys.readouterr().out.partition("plan\n")[0]
+    assert load(written(tmp_path, text)).config == load("pixel_grpo").config
+
+
+def test_words_on_the_command_line_win_and_may_refer_to_others(tmp_path: Path) -> None:
+    words = ["algorithm.gamma=0.5", "actor.seed=3", "env.train.seed=${actor.seed}", "env.train.tasks=[near, far]"]
+    config = load(written(tmp_path), words).config
+    assert (config.algorithm.gamma, config.actor.seed, config.train.seed) == (0.5, 3, 3)
+    assert config.train.tasks == ("near", "far")
+    assert config.runner.logger.experiment_name == "walk"
+    assert config.train.options == {"goal": 1.2, "cameras": []}
+
+
+def test_what_evaluation_leaves_out_is_as_in_training(tmp_path: Path) -> None:
+    config = load(written(tmp_path), ["env.eval.options.goal=2.0", "env.train.max_episode_steps=9"]).config
+    assert config.eval.options == {"goal": 2.0, "cameras": []}
+    assert config.eval.simulator == "standins:Walker"
+    assert config.eval.max_episode_steps == 9
+    assert config.eval.seed != config.train.seed
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "says"),
+    [
+        ("algorithm.gama=0.9", UnknownName, "did you mean gamma"),
+        ("runner.gamma=0.9", UnknownName, "algorithm.gamma?"),
+        ("actor.optim.learning_rate=1", UnknownName, "there is no setting"),
+        ("env.train.video_cfg.save_vide=true", UnknownName, "save_video"),
+        ("algorithm.gamma=lots", ConfigError, "algorithm.gamma"),
+        ("algorithm.gamma=1.5", ConfigError, "from 0 to 1"),
+        ("actor.seed=${nowhere}", ConfigError, "nowhere"),
+        ("algorithm", ConfigError, "key=value"),
+        ("=3", ConfigError, "key=value"),
+        ("algorithm.group_size=4", ConfigError, "group_size would do nothing"),
+        ("runner.task_type=reasoning", ConfigError, "embodied"),
+        ("runner.max_epochs=3", ConfigError, "max_steps: -1"),
+        ("runner.max_steps=0", ConfigError, "nothing would be learnt"),
+        ("env.train.rollout_epoch=2", ConfigError, "episodes_per_step"),
+        ("env.eval.seed=3", ConfigError, "held out"),
+        ("env.train.simulator=null", ConfigError, "simulator is missing"),
+        ("actor.training_backend=megatron", ConfigError, "ddp or fsdp"),
+        ("algorithm.filter_rewards=true", ConfigError, "filter_rewards"),
+        ("algorithm.rewards_lower_bound=0.1", ConfigError, "only work together"),
+        ("algorithm.reward_type=action_level", ConfigError, "logprob_type"),
+        ("algorithm.reward_type=token_level", ConfigError, "action_level"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(word: str, kind: type[ManyarmsError], says: str, tmp_path: Path) -> None:
+    with pytest.raises(kind) as caught:
+        load(written(tmp_path), [word])
+    assert says in str(caught.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for text, says in (("a: [", "no YAML"), ("- 1", "no settings"), ("a: 1", "there is no setting 'a'")):
+        with pytest.raises(ManyarmsError, match=says):
+            load(written(tmp_path, text))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(str(tmp_path / "nothing.yaml"))
+    with pytest.raises(UnknownName, match="did you mean reach_target_ppo"):
+        load("reach_target_pp")
+
+
+def test_settings_of_others_without_meaning_here_are_warned_of(tmp_path: Path) -> None:
+    words = ["cluster.component_placement.env=0-3", "env.train.auto_reset=true", "algorithm.loss_agg_func=token-mean"]
+    words += ["actor.fsdp_config.strategy=fsdp2", "features.use_ript_vla_runner=true", "algo.rollouts_per_env=8"]
+    found = load(written(tmp_path), words)
+    assert len(found.warnings) == 6
+    assert all(" has no effect here: " in warning for warning in found.warnings)
+    assert found.config == load(written(tmp_path)).config
+
+
+def test_the_keys_that_users_know_are_all_known(tmp_path: Path) -> None:
+    """Those of the recipe for BEHAVIOR and of RLinf's configs: read or warned of, never an error."""
+    known: dict[str, Any] = yaml.safe_load(CONFIG)
+    known["cluster"] = {"num_nodes": 1, "component_placement": {"env,rollout,actor": "all"}}
+    known["runner"] |= {"task_type": "embodied", "max_epochs": 6, "max_steps": -1, "only_eval": False}
+    known["runner"]["logger"] = {
+        "log_path": "../results",
+        "project_name": "rlinf",
+        "experiment_name": "test_behavior",
+        "logger_backends": ["tensorboard", "wandb", "swanlab"],
+    }
+    known["rollout"] |= {"pipeline_stage_num": 2, "enable_offload": True, "group_name": "RolloutGroup"}
+    known["algorithm"] |= {
+        "normalize_advantages": True,
+        "kl_penalty": "kl",
+        "group_size": 1,
+        "adv_type": "gae",
+        "kl_beta": 0.0,
+        "loss_type": "actor_critic",
+        "reward_type": "chunk_level",
+        "logprob_type": "token_level",
+        "entropy_type": "token_level",
+        "clip_ratio_high": 0.28,
+        "clip_ratio_low": 0.2,
+        "clip_ratio_c": 3.0,
+        "value_clip": 0.2,
+        "huber_delta": 10.0,
+        "gae_lambda": 0.95,
+        "entropy_bonus": 0.0,
+        "update_epoch": 4,
+    }
+    video = {"save_video": True, "info_on_video": True, "video_base_dir": "${runner.logger.log_path}/video/train"}
+    known["env"]["train"] |= {"rollout_epoch": 1, "ignore_terminations": False, "auto_reset": True, "video_cfg": video}
+    known["actor"] |= {"micro_batch_size": 8, "seed": 42, "training_backend": "fsdp", "enable_offload": True}
+    known["actor"]["model"] |= {"model_type": "mlp", "unnorm_key": "x", "add_value_head": True, "precision": "bf16"}
+    known["actor"]["optim"] |= {"value_lr": 3e-3, "clip_grad": 1.0, "weight_decay": 0.0, "critic_warmup_steps": 0}
+    found = load(written(tmp_path, yaml.safe_dump(known)))
+    assert found.config.train.video_cfg.video_base_dir == "../results/video/train"
+    assert found.config.runner.updates == 6
+    warned = {warning.split(" ")[0] for warning in found.warnings}
+    assert "cluster" in warned
+    assert "actor.model.unnorm_key" in warned
