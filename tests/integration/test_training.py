@@ -1,0 +1,335 @@
+"""`manyarms train` from its config to its report, and what of it survives signals and deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from manyarms import cli
+from manyarms.cli import eval as evaluation
+from manyarms.cli.eval import EvalConfig
+from manyarms.errors import ConfigError, DiskError
+from manyarms.learning.settings import load
+from manyarms.learning.training import TrainResult, train
+from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
+
+
+def run(tmp_path: Path, *words: str, name: str = "walk", resume: bool = False) -> TrainResult:
+    return train(load(written(tmp_path), [*in_folder(tmp_path, name), *words]), resume=resume)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to."""
+    return run(tmp_path_factory.mktemp("undisturbed")).folder
+
+
+def test_a_run_leaves_all_that_is_promised(undisturbed: Path) -> None:
+    logged = lines(undisturbed)
+    assert [line["step"] for line in logged] == list(range(7))
+    document_003 = {
+        *("actor/loss", "actor/value_loss", "actor/grad_norm", "actor/approx_kl", "actor/pg_clipfrac"),
+        *("actor/value_clip_ratio", "rollout/returns_mean", "rollout/advantages_mean"),
+        *("env/episode_len", "env/success_once"),
+    }
+    ours = {"throughput/env_steps_per_s", "throughput/overlap", "time/env", "time/rollout", "time/actor", "actor/lr"}
+    assert document_003 | ours <= set(logged[1])
+    assert all(np.isfinite(value) for line in logged for value in line.values())
+    assert [step for step in range(7) if "eval/success_once" in logged[step]] == [0, 3, 6]
+    assert 0.0 <= logged[3]["throughput/overlap"] <= 1.0
+    names = {path.name for path in undisturbed.iterdir()}
+    assert {"config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "report.html", "checkpoints"} <= names
+    steps = sorted(path.name for path in (undisturbed / "checkpoints").iterdir())
+    assert steps == [f"global_step_{n}" for n in (0, 2, 4, 6)]
+    assert "all updates were made" in (undisturbed / "run.json").read_text()
+    assert load(str(undisturbed / "config.yaml")).config.runner.updates == 6, "the config in it is one"
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_eval_of_a_checkpoint_gives_the_number_that_training_had(undisturbed: Path, tmp_path: Path, step: int) -> None:
+    if step == 3:
+        found = run(tmp_path, "runner.max_steps=6", "runner.save_interval=3")
+        undisturbed = found.folder
+    checkpoint = undisturbed / "checkpoints" / f"global_step_{step}"
+    alone = evaluation.run(
+        EvalConfig(
+            "standins:Walker", policy=str(checkpoint), episodes=5, seed=1_000_000, num_envs=3, out=tmp_path / "alone"
+        )
+    )
+    line = lines(undisturbed)[step]
+    assert len(alone.results) == line["eval/num_trajectories"]
+    assert np.mean([result.success for result in alone.results]) == line["eval/success_once"]
+    assert np.mean([result.total_reward for result in alone.results]) == pytest.approx(line["eval/return"], rel=1e-12)
+
+
+def test_a_folder_with_a_run_in_it_is_not_written_over(undisturbed: Path, tmp_path: Path) -> None:
+    words = in_folder(undisturbed.parent)
+    before = (undisturbed / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="--resume"):
+        train(load(written(tmp_path), words))
+    result = train(load(written(tmp_path), words), resume=True)
+    assert result.updates == 6, "there was nothing left to do"
+    assert (undisturbed / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_as_if_nothing_had_been(undisturbed: Path, tmp_path: Path) -> None:
+    arguments = [written(tmp_path), *in_folder(tmp_path)]
+    process = started(arguments)
+    wait_for(process, lambda: len(lines(tmp_path / "walk")) >= 4)
+    process.kill()
+    ended(process)
+    assert len(lines(tmp_path / "walk")) < 7, "or the test shows nothing"
+    process = started([*arguments, "--resume"])
+    assert "going on from" in ended(process)
+    assert process.returncode == 0
+    assert_same_run(tmp_path / "walk", undisturbed)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_nothing(undisturbed: Path, tmp_path: Path) -> None:
+    process = started([written(tmp_path), *in_folder(tmp_path)])
+    killed = []
+    for update in (2, 4):
+        wait_for(process, lambda: len(lines(tmp_path / "walk")) >= update)  # noqa: B023
+        workers = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if "workers" in " ".join(child.cmdline()) and not child.children()
+        ]
+        newest = max(workers, key=lambda child: child.pid)
+        newest.kill()
+        killed.append(newest.pid)
+    said = ended(process)
+    assert process.returncode == 0, said
+    assert len(set(killed)) == 2
+    assert_same_run(tmp_path / "walk", undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_with_a_checkpoint(number: signal.Signals, undisturbed: Path, tmp_path: Path) -> None:
+    # No checkpoint but those of signals.
+    arguments = [written(tmp_path), *in_folder(tmp_path), "runner.save_interval=-1"]
+    process = started(arguments)
+    wait_for(process, lambda: len(lines(tmp_path / "walk")) >= 3)
+    process.send_signal(number)
+    said = ended(process)
+    assert process.returncode == 130, said
+    assert f"{number.name} asked for the end" in said
+    assert (tmp_path / "walk" / "report.html").exists()
+    done = len(lines(tmp_path / "walk")) - 1
+    assert 2 <= done < 6
+    assert (tmp_path / "walk" / "checkpoints" / f"global_step_{done}").is_dir(), "nothing that was learnt is lost"
+    process = started([*arguments, "--resume"])
+    ended(process)
+    assert_same_run(tmp_path / "walk", undisturbed)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_can_be_asked_for(tmp_path: Path) -> None:
+    process = started([written(tmp_path), *in_folder(tmp_path), "runner.save_interval=-1"])
+    wait_for(process, lambda: len(lines(tmp_path / "walk")) >= 3)
+    process.send_signal(signal.SIGUSR1)
+    ended(process)
+    assert process.returncode == 0
+    steps = {path.name for path in (tmp_path / "walk" / "checkpoints").iterdir()}
+    assert len(steps) == 3, "the first, the last and the one asked for"
+
+
+def test_an_early_end_has_nothing_to_keep(tmp_path: Path) -> None:
+    process = started([written(tmp_path), *in_folder(tmp_path), "cloning.episodes=4", "cloning.expert=random"])
+    wait_for(process, lambda: b"workers" in _command_lines(process.pid))
+    process.send_signal(signal.SIGINT)
+    said = ended(process)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+
+
+def _command_lines(pid: int) -> bytes:
+    return " ".join(" ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True)).encode()
+
+
+# -- several ranks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["actor.training_backend=ddp", "actor.micro_batch_size=3"],
+        ["actor.training_backend=fsdp", "actor.model.options.separate_critic=true"],
+        [
+            *(
+                "algorithm.adv_type=grpo",
+                "algorithm.loss_type=actor",
+                "algorithm.group_size=2",
+                "algorithm.kl_beta=0.1",
+            ),
+            *("algorithm.filter_rewards=true", "algorithm.rewards_lower_bound=-100", "actor.training_backend=fsdp"),
+        ],
+    ],
+    ids=["ddp", "fsdp", "groups"],
+)
+def test_ranks_learn_what_one_would(words: list[str], tmp_path: Path) -> None:
+    words = [*words, "runner.max_steps=3"]
+    run(tmp_path, *words, name="alone")
+    process = started([written(tmp_path), *in_folder(tmp_path, "ranks"), *words], ranks=2)
+    said = ended(process)
+    assert process.returncode == 0, said
+    alone, ranks = curve(tmp_path / "alone"), curve(tmp_path / "ranks")
+    assert [set(line) for line in ranks] == [set(line) for line in alone]
+    for ours, theirs in zip(ranks, alone, strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-3, abs=2e-4)
+    assert ranks[1]["env/return"] == pytest.approx(alone[1]["env/return"], rel=1e-12), "the same episodes"
+    one, two = weights(tmp_path / "alone", 3), weights(tmp_path / "ranks", 3)
+    for name in one:
+        np.testing.assert_allclose(two[name], one[name], rtol=2e-2, atol=2e-4, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ddp", "fsdp"])
+def test_a_rank_that_is_killed_takes_nothing_along(backend: str, tmp_path: Path) -> None:
+    words = [f"actor.training_backend={backend}", "--resume"]
+    process = started([written(tmp_path), *in_folder(tmp_path, "whole"), *words], ranks=2)
+    said = ended(process)
+    assert process.returncode == 0, said
+    process = started([written(tmp_path), *in_folder(tmp_path, "torn"), *words], ranks=2, restarts=1)
+    wait_for(process, lambda: len(lines(tmp_path / "torn")) >= 4)
+    rank = next(
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child.environ().get("RANK") == "1" and child.parent() == psutil.Process(process.pid)
+    )
+    rank.kill()
+    said = ended(process)
+    assert process.returncode == 0, said
+    assert "going on from" in said
+    assert_same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_there_must_be_enough_to_do_for_every_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="torchrun"):
+        run(tmp_path)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ConfigError, match="no number"):
+        run(tmp_path)
+
+
+# -- other ways to begin and to end -----------------------------------------------------------------------------------
+
+
+def test_training_begins_with_given_weights_and_can_only_be_judged(undisturbed: Path, tmp_path: Path) -> None:
+    checkpoint = undisturbed / "checkpoints" / "global_step_6"
+    found = run(tmp_path, f"runner.ckpt_path={checkpoint}", "runner.only_eval=true", "runner.val_check_interval=0")
+    assert found.updates == 0
+    assert lines(found.folder)[0]["eval/return"] == lines(undisturbed)[6]["eval/return"]
+    assert not (found.folder / "checkpoints").exists()
+    again = run(tmp_path, f"runner.resume_dir={undisturbed / 'checkpoints' / 'global_step_4'}", name="branch")
+    assert curve(again.folder) == curve(undisturbed)[5:]
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        run(tmp_path, f"runner.resume_dir={tmp_path}", name="nowhere")
+
+
+def test_a_policy_that_imitates_first_is_judged_before_it_explores(tmp_path: Path) -> None:
+    words = ["cloning.episodes=6", "cloning.expert=standins:keen", "cloning.steps=150", "cloning.log_std=-2.0"]
+    found = run(tmp_path, *words, "runner.max_steps=0", "env.eval.episodes=10")
+    assert found.updates == 0
+    start = lines(found.folder)[0]["eval/success_once"]
+    blank = run(tmp_path, "runner.only_eval=true", "env.eval.episodes=10", name="blank")
+    assert start == 1.0
+    assert lines(blank.folder)[0]["eval/success_once"] < 0.5
+    spread = weights(found.folder, 0)["head.log_std"]
+    assert (spread == -2.0).all()
+
+
+def test_a_reference_is_the_policy_that_training_began_with(tmp_path: Path) -> None:
+    grouped = ["algorithm.adv_type=rloo", "algorithm.loss_type=actor", "algorithm.group_size=2", "runner.max_steps=4"]
+    free = run(tmp_path, *grouped, "runner.val_check_interval=0", name="free")
+    held = run(tmp_path, *grouped, "algorithm.kl_beta=100.0", "runner.val_check_interval=0", name="held")
+    assert lines(held.folder)[0]["actor/kl_loss"] >= 0.0
+    moved = [_distance(weights(f.folder, 4), weights(f.folder, 0)) for f in (free, held)]
+    assert moved[1] < 0.7 * moved[0], "it is held back"
+    again = run(tmp_path, *grouped, "algorithm.kl_beta=100.0", "runner.val_check_interval=0", name="again")
+    for path in (again.folder / "checkpoints").glob("global_step_4"):
+        os.rename(path, path.with_name("gone"))
+    resumed = run(
+        tmp_path, *grouped, "algorithm.kl_beta=100.0", "runner.val_check_interval=0", name="again", resume=True
+    )
+    assert curve(resumed.folder) == curve(held.folder)
+
+
+def _distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    return float(sum(np.square(one[name] - other[name]).sum() for name in one) ** 0.5)
+
+
+def test_films_of_training_and_of_evaluation(tmp_path: Path) -> None:
+    words = [
+        *("env.train.options.cameras=[front]", "env.train.video_cfg.save_video=true", "env.train.video_cfg.videos=1"),
+        *("env.eval.video_cfg.save_video=true", "env.eval.video_cfg.info_on_video=true", "runner.max_steps=2"),
+    ]
+    found = run(tmp_path, *words)
+    films = sorted(path.relative_to(found.folder).as_posix() for path in found.folder.glob("video/**/*.mp4"))
+    assert {film.rsplit("/", 1)[0] for film in films} == {
+        *("video/train/global_step_1", "video/train/global_step_2"),
+        *("video/eval/global_step_0", "video/eval/global_step_2"),
+    }
+    assert "data:video/mp4" in (found.folder / "report.html").read_text()
+    plain = run(tmp_path, "runner.max_steps=2", name="plain")
+    assert torch.equal(*(torch.from_numpy(weights(f.folder, 2)["head.mean.weight"]) for f in (found, plain)))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["actor.model.model_type=random"], "cannot be trained"),
+        (["actor.model.action_dim=7"], "has 2 numbers"),
+        (["actor.model.options.hiden=3"], "hidden"),
+        (["actor.model.add_value_head=false"], "value head"),
+        (["actor.optim.critic_warmup_steps=3", "algorithm.adv_type=grpo", "algorithm.loss_type=actor",
+          "algorithm.group_size=2"], "would do nothing"),
+        (["algorithm.episodes_per_step=6", "algorithm.adv_type=grpo", "algorithm.loss_type=actor",
+          "algorithm.group_size=4"], "no multiple"),
+        (["env.train.video_cfg.save_video=true"], "nothing to film"),
+        (["runner.logger.logger_backends=[tensorbord]"], "tensorboard"),
+        (["cloning.episodes=2", "cloning.expert=random", "actor.model.options.head=tokens", "cloning.log_std=-1",
+          "cloning.steps=1", "env.train.options.goal=0.1"], "only the gaussian head"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_words(words: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path, *words)
+    assert says in str(caught.value)
+
+
+def test_a_full_disk_ends_training_in_words(small_disk: Path, tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="cannot be written") as caught:
+        train(load(written(tmp_path), [*in_folder(small_disk), "actor.model.options.hidden=128"]))
+    assert "--resume" in str(caught.value)
+
+
+def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.run(["train", written(tmp_path), *in_folder(tmp_path), "runner.max_steps=2"])
+    said = capsys.readouterr()
+    assert code == 0
+    assert "success after 2 updates" in said.out.splitlines()[0]
+    assert "report.html" in said.out
+    assert "update 2/2: success" in said.err
+    assert "left" in said.err
+
+
+def test_the_mean_level_of_bf16_is_learnable(tmp_path: Path) -> None:
+    found = run(tmp_path, "actor.model.precision=bf16", "runner.max_steps=3")
+    full = run(tmp_path, "runner.max_steps=3", name="full")
+    assert all(np.isfinite(value) for line in lines(found.folder) for value in line.values())
+    for ours, theirs in zip(lines(found.folder)[1:2], lines(full.folder)[1:2], strict=True):
+        assert ours["env/return"] == pytest.approx(theirs["env/return"], rel=0.05)
+    assert weights(found.folder, 3)["head.mean.weight"].dtype == np.float32
