@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning import checkpoint
 from manyarms.learning.checkpoint import Recipe
 from manyarms.learning.config import EnvSettings, TrainConfig
@@ -23,7 +23,7 @@ from manyarms.learning.settings import Settings
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.learning.warm_start import opened, warm_start
 from manyarms.policies.network import NetworkPolicy
-from manyarms.policies.registry import make_policy
+from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.evaluation import held_out, results_of, tasks_of
 from manyarms.reporting.filming import EpisodeVideos
@@ -104,7 +104,8 @@ class _Run:
                 try:
                     because = self._loop(trainer, fresh=start is None)
                 except BaseException as error:
-                    self._conclude(f"it failed: {type(error).__name__}")
+                    with suppress(ManyarmsError):  # what went wrong first is what to tell
+                        self._conclude(f"it failed: {type(error).__name__}")
                     raise
                 report = self._conclude(because)
         return TrainResult(folder.path, trainer.iteration, self._metrics, self._evaluations, because, report)
@@ -392,7 +393,9 @@ def _recipe(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
 
 
 def _network(recipe: Recipe, spec: Spec, config: TrainConfig) -> NetworkPolicy:
-    policy = make_policy(recipe.model_type, spec, recipe.options)
+    factory = find_policy(recipe.model_type)
+    fits = not isinstance(factory, type) or issubclass(factory, NetworkPolicy)
+    policy = make_policy(recipe.model_type, spec, recipe.options) if fits else None
     if not isinstance(policy, NetworkPolicy):
         raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp or pixel")
     wanted, width = config.actor.model.action_dim, policy.offset.shape[0]

@@ -30,6 +30,8 @@ class SmallConfig(NetworkConfig):
     fields: tuple[str, ...] = ()
     """Observation fields it reads; default: all that are numbers."""
     layers: int = 2
+    words: int = 0
+    """Width of the vector that words are hashed into; 0: it is not told what to do."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,6 @@ class PixelConfig(SmallConfig):
     image_side: int = 64
     """Images are scaled to this."""
     words: int = 64
-    """Width of the vector that words are hashed into."""
 
 
 class _StateTorso(nn.Module):
@@ -96,7 +97,7 @@ class _PixelTorso(nn.Module):
 
 
 class MlpPolicy(NetworkPolicy):
-    """Sees numbers only."""
+    """Sees numbers, and hears what it is told where it has `words`."""
 
     cameras: tuple[str, ...] = ()
 
@@ -106,14 +107,24 @@ class MlpPolicy(NetworkPolicy):
         if not self.names:
             raise ConfigError("mlp reads numbers, but the simulator shows images only", do="use policy pixel")
         width = sum(int(np.prod(spec.observations[name].shape)) for name in self.names)
+        width += config.words
         super().__init__(spec, config, lambda: _StateTorso(width, config.hidden, config.layers))
         self.reads = tuple(self.names)
+        self._words = config.words
 
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
-        return {"state": _numbers(observations, self.names).to(self.offset.device)}
+        return {"state": self._state(observations).to(self.offset.device)}
 
     def normalise_by(self, observations: Observations) -> None:
-        _normalise([self.torso, self.critic_torso], _numbers(observations, self.names))
+        _normalise([self.torso, self.critic_torso], self._state(observations))
+
+    def _state(self, observations: Observations) -> Tensor:
+        state = _numbers(observations, self.names)
+        if not self._words:
+            return state
+        # Scaled so that each number is about 1, as the others are once they are normalised.
+        words = np.stack([hashed(text, self._words) for text in observations.texts]) * np.sqrt(self._words)
+        return torch.cat([state, torch.from_numpy(words.astype(np.float32))], 1)
 
 
 class PixelPolicy(NetworkPolicy):
