@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gymnasium
@@ -26,7 +26,7 @@ _TASKS = (
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Step a Gymnasium environment in eight processes, Gymnasium's way and ours; then film arms at nine tasks."""
+    """Step a Gymnasium environment in eight processes, Gymnasium's way and ours; film arms at nine tasks; train one."""
 
     task: str = "CartPole-v1"
     """Any registered Gymnasium environment with a Discrete or Box action."""
@@ -36,8 +36,10 @@ class DemoConfig:
     """How long each measurement takes, about."""
     steps: int = 160
     """Control steps to film; 0: no video."""
+    train_seconds: float = 60.0
+    """How long to train an arm to press a button; 0: not at all."""
     out: Path = Path("demo")
-    """Where the video goes."""
+    """Where the video and the training run go."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,37 @@ class DemoResult:
     solved: int = 0
     attempted: int = 0
     video: Path | None = None
+    success: tuple[float, float] | None = None
+    """Of the arm that was trained, before and after."""
+    report: Path | None = None
 
 
 def run(config: DemoConfig) -> DemoResult:
-    """Measure, then film."""
+    """Measure, film, train."""
     speeds = measure(config)
-    return film(config, speeds) if config.steps else DemoResult(speeds)
+    result = film(config, speeds) if config.steps else DemoResult(speeds)
+    return train_arm(config, result) if config.train_seconds else result
+
+
+def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
+    """Train an arm from nothing, and film it before and after."""
+    from manyarms.learning.settings import load
+    from manyarms.learning.training import train
+    from manyarms.reporting.results import summarise
+
+    words = [
+        f"runner.max_seconds={config.train_seconds}",
+        "runner.val_check_interval=-1",
+        f"runner.logger.log_path={config.out}",
+        f"runner.logger.experiment_name=push_button-{time.strftime('%H%M%S')}",
+        "runner.logger.logger_backends=[]",
+        "env.eval.episodes=50",
+        "env.eval.options.cameras=[front]",
+        "env.eval.video_cfg={save_video: true, info_on_video: true}",
+    ]
+    trained = train(load("push_button_ppo", words))
+    first, last = (summarise(results).success for _, results in (trained.evaluations[0], trained.evaluations[-1]))
+    return replace(result, success=(first, last), report=trained.report)
 
 
 def measure(config: DemoConfig) -> dict[str, float]:
@@ -144,5 +171,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     if result.video is not None:
         print(f"{len(_TASKS)} arms at work, {result.solved} episodes solved: {result.video}")
+    if result.success is not None:
+        before, after = (f"{100 * rate:.0f} %" for rate in result.success)
+        print(f"an arm learnt to press a button in {config.train_seconds:.0f} s: success {before} -> {after}")
+        print(f"report: {result.report}")
     print("next: manyarms eval tabletop --tasks open_drawer,stack_blocks --policy expert --episodes 20 --videos 2")
     return 0

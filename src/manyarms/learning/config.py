@@ -35,6 +35,8 @@ class RunnerSettings:
     """Updates; 0 with a warm start: only that."""
     max_epochs: int | None = None
     """The same as max_steps, which then must be -1: here an epoch is an update."""
+    max_seconds: float | None = None
+    """Stop, with a last evaluation and a checkpoint, after the update in which so much time has passed."""
     only_eval: bool = False
     """Evaluate the policy and stop."""
     val_check_interval: int = 10

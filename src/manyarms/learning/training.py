@@ -208,33 +208,36 @@ class _Run:
                 return f"{self._interrupts.stop} asked for the end"
         if config.runner.only_eval:
             return "it was only to be evaluated"
-        saved = trainer.iteration
+        saved, began = trainer.iteration, time.monotonic()
         while trainer.iteration < config.runner.updates:
             try:
                 metrics = self._update(trainer)
             except Stopped:
                 self._save(trainer)
                 return f"{self._interrupts.stop} asked for the end"
-            step = trainer.iteration
-            last = step == config.runner.updates
+            step, passed = trainer.iteration, time.monotonic() - began
+            late = self._ranks.any(config.runner.max_seconds is not None and passed > config.runner.max_seconds)
+            last = late or step == config.runner.updates
             if self._is_due(config.runner.val_check_interval, step, last):
                 metrics |= self._evaluate(trainer)
             stop = self._ranks.any(self._interrupts.stop is not None)
             wanted = self._ranks.any(self._interrupts.save)
             self._metrics = metrics
             if self._is_due(config.runner.save_interval, step, last) or stop or wanted:
-                began = time.perf_counter()
+                saving = time.perf_counter()
                 # What a checkpoint stands for is written down before it: a resume then finds both.
                 self._logged.log(metrics, step)
                 self._save(trainer)
                 self._interrupts.save = False
                 saved = step
-                metrics["time/save"] = time.perf_counter() - began
+                metrics["time/save"] = time.perf_counter() - saving
             else:
                 self._logged.log(metrics, step)
             self._board.updated(step, metrics)
             if stop:
                 return f"{self._interrupts.stop or 'another rank'} asked for the end"
+            if late:
+                return f"{config.runner.max_seconds:.0f} seconds had passed"
         if saved != trainer.iteration:
             self._save(trainer)
         return "all updates were made"
