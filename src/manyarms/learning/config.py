@@ -187,6 +187,8 @@ class CloningSettings(CloningConfig):
     """The policy that is imitated."""
     first_seed: int = 500_000
     """Of the demonstrated episodes."""
+    normalise: bool = True
+    """Scale what numbers the policy sees by their spread in the demonstrations."""
     log_std: float | None = None
     """Spread of the gaussian head after cloning, for exploring; default: as cloned."""
 

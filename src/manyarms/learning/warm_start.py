@@ -76,7 +76,8 @@ def warm_start(
 ) -> float:
     """Have a policy imitate; return the loss at the end. `told` hears of every step."""
     examples = examples_for(policy, settings, env)
-    policy.normalise_by(examples.observations)
+    if settings.normalise:
+        policy.normalise_by(examples.observations)
     losses = []
     for step, loss in enumerate(clone(policy, examples, settings)):
         losses.append(loss)
