@@ -5,7 +5,10 @@
 Three ways, measured in turn, round after round: `bare` is processes that do nothing but the same work, each by itself,
 which is what the machine can give; `step` waits for all rows at every call; `recv` sends each row on as soon as it is
 back. Efficiency is the throughput of n workers over n times that of one; `of bare` is over that of n bare processes.
-The work of a step is fixed (so many additions), not its time, so workers that get in each other's way show.
+
+By default the work of a step is fixed (so many additions): then CPUs that clock down or share a core when all of them
+are busy show as well. With `--cpu-time` a step is over when it has had its 5 ms of CPU time, however much it got done:
+then only what workers lose to the hand-over and to each other shows.
 """
 
 from __future__ import annotations
@@ -27,8 +30,14 @@ from manyarms.simulators.base import Field, Simulator, Spec, StepResult
 
 
 def work(additions: int) -> int:
-    """Keep a CPU busy."""
+    """Keep a CPU busy: for so many additions, or, below 0, for so many nanoseconds of CPU time."""
     total = 0
+    if additions < 0:
+        until = time.thread_time_ns() - additions
+        while time.thread_time_ns() < until:
+            for i in range(200):
+                total += i
+        return total
     for i in range(additions):
         total += i
     return total
@@ -65,6 +74,7 @@ def calibrate(seconds: float) -> int:
 
 
 def _labour(additions: int, seconds: float, barrier: Any, counts: Any, index: int) -> None:
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # as workers run
     for _ in range(3):
         work(additions)
     barrier.wait()
@@ -134,11 +144,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--chunks", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--step-ms", type=float, default=5.0)
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", default="")
     arguments = parser.parse_args()
-    additions = calibrate(arguments.step_ms / 1e3)
+    additions = -round(arguments.step_ms * 1e6) if arguments.cpu_time else calibrate(arguments.step_ms / 1e3)
     samples: dict[tuple[str, int, int], list[float]] = {}
     for _ in range(arguments.repetitions):
         for chunk in arguments.chunks:
