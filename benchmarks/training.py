@@ -3,8 +3,8 @@
     python benchmarks/training.py --num-envs 16 --device cuda
 
 A policy that sees two cameras plays push_button and learns from it with PPO. Rounds of playing alone and rounds of
-playing and learning take turns; medians of both are compared. Episodes go to their time limit, so that every round plays
-alike.
+playing and learning take turns; medians of both are compared. Episodes go to their time limit, so that every round
+plays alike.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def page(config: TrainingBenchmark, found: dict[str, float]) -> str:
     pixels, versions = f"{config.image_size}×{config.image_size}", f"Python {platform.python_version()}"
     return f"""# Training beside playing
 
-{config.num_envs} workers, two cameras of {pixels}, chunks of {config.chunk} actions, PPO with {config.update_epoch} passes
-over {config.episodes} episodes of 64 steps, minibatches of {config.global_batch_size}; {os.cpu_count()} CPUs, {where},
-{versions}, PyTorch {torch.__version__}. Medians of {config.rounds} rounds, in turn. Made with
+{config.num_envs} workers, two cameras of {pixels}, chunks of {config.chunk} actions, PPO with {config.update_epoch}
+passes over {config.episodes} episodes of 64 steps, minibatches of {config.global_batch_size};
+{os.cpu_count()} CPUs, {where}, {versions}, PyTorch {torch.__version__}. Medians of {config.rounds} rounds, in turn. Made with
 `python benchmarks/training.py --num-envs {config.num_envs} --device {config.device}`.
 
 | | |

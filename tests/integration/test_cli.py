@@ -126,7 +126,16 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> 
 
 
 def test_demo_compares_with_gymnasium(tmp_path: Path) -> None:
-    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", cwd=tmp_path)
+    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--train-seconds", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "gymnasium AsyncVectorEnv" in done.stdout
     assert "manyarms step_chunk" in done.stdout
+
+
+@pytest.mark.slow
+def test_demo_ends_with_an_arm_that_learns(tmp_path: Path) -> None:
+    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--steps", "0", "--train-seconds", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "an arm learnt to press a button in 3 s" in done.stdout
+    report = next(line for line in done.stdout.splitlines() if line.startswith("report: ")).removeprefix("report: ")
+    assert "data:video/mp4" in (tmp_path / report).read_text(), "it was filmed before and after"

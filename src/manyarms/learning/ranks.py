@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 from torch import distributed, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from manyarms.errors import ConfigError
 
@@ -92,7 +94,12 @@ def joined(device: str = "cpu") -> Iterator[Ranks]:
     on_gpu = ranks.device.startswith("cuda")
     if on_gpu:
         torch.cuda.set_device(ranks.device)
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    store, rank, world = next(iter(rendezvous("env://")))
+    # torchrun keeps its store when it starts ranks again: without a name of its own, an attempt would find in it the
+    # addresses of the last one's dead ranks.
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    distributed.init_process_group(backend, store=attempt, rank=rank, world_size=world)
     try:
         yield ranks
     finally:
