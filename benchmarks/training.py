@@ -112,8 +112,8 @@ def page(config: TrainingBenchmark, found: dict[str, float]) -> str:
 
 {config.num_envs} workers, two cameras of {pixels}, chunks of {config.chunk} actions, PPO with {config.update_epoch}
 passes over {config.episodes} episodes of 64 steps, minibatches of {config.global_batch_size};
-{os.cpu_count()} CPUs, {where}, {versions}, PyTorch {torch.__version__}. Medians of {config.rounds} rounds, in turn. Made with
-`python benchmarks/training.py --num-envs {config.num_envs} --device {config.device}`.
+{os.cpu_count()} CPUs, {where}, {versions}, PyTorch {torch.__version__}. Medians of {config.rounds} rounds, in turn.
+Made with `python benchmarks/training.py --num-envs {config.num_envs} --device {config.device}`.
 
 | | |
 |---|---:|
