@@ -130,9 +130,9 @@ Seconds are of training alone, without the start. CleanRL steps the environment 
 single action to a worker, which does not pay with one environment. The machine was shared with other work whose load
 changed from run to run, and runs were stopped and resumed: do not compare seconds.
 
-*as CleanRL* was added after the first runs of the others had been seen, and the sixth seed after five had left the question
-open (ours 1.1 deviations below); ten were planned, then the time was up. Where a side has fewer seeds than CleanRL, the
-time was up; `--resume` runs those that are missing."""
+*as CleanRL* was added after the first runs of the others had been seen, and the sixth seed after five had left the
+question open (ours 1.1 deviations below); ten were planned, then the time was up. Where a side has fewer seeds than
+CleanRL, likewise; `--resume` runs those that are missing."""
 
 _AGAIN = f"""## Again
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from manyarms.algorithms.config import AlgorithmConfig
@@ -246,8 +246,6 @@ class TrainConfig:
     @property
     def eval(self) -> EnvSettings:
         """env.eval with what is left out taken from env.train."""
-        from dataclasses import replace
-
         train = self.train
         found = _filled(self.env.eval, replace(train, seed=1_000_000))
         return replace(found, options={**train.options, **found.options}, tasks=found.tasks or train.tasks)
@@ -270,7 +268,5 @@ class TrainConfig:
 
 
 def _filled(settings: EnvSettings, defaults: EnvSettings) -> EnvSettings:
-    from dataclasses import fields, replace
-
     missing = [f.name for f in fields(settings) if getattr(settings, f.name) is None]
     return replace(settings, **{name: getattr(defaults, name) for name in missing})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,26 +12,20 @@ import torch
 
 from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning import checkpoint
-from manyarms.learning.checkpoint import Recipe
-from manyarms.learning.config import EnvSettings, TrainConfig
+from manyarms.learning.assembly import network_for, opened, recipe_for, trainer_for, videos_for
+from manyarms.learning.evaluator import Evaluator
 from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts, Stopped
-from manyarms.learning.learner import Learner, LearnerConfig
 from manyarms.learning.ranks import Ranks, joined
 from manyarms.learning.settings import Settings
-from manyarms.learning.trainer import Trainer, TrainerConfig
-from manyarms.learning.warm_start import opened, warm_start
+from manyarms.learning.trainer import Trainer
+from manyarms.learning.warm_start import warm_start
 from manyarms.policies.network import NetworkPolicy
-from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.board import TrainingBoard
-from manyarms.reporting.evaluation import held_out, results_of, tasks_of
-from manyarms.reporting.filming import EpisodeVideos
+from manyarms.reporting.evaluation import tasks_of
 from manyarms.reporting.report import write_report
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
 from manyarms.reporting.trackers import Trackers, open_trackers
-from manyarms.rollout import Runner, RunnerConfig
-from manyarms.simulators.base import Spec
-from manyarms.vector import VectorEnv
 
 
 @dataclass(frozen=True)
@@ -76,18 +69,16 @@ class _Run:
         self._settings, self._config, self._ranks, self._folder = settings, config, ranks, folder
         self._interrupts = interrupts
         torch.set_num_threads(config.actor.threads)
-        filming = config.train.video_cfg
-        settings_of_videos = {"render_every": filming.video_stride} if filming.save_video else {}
-        self._num_envs = len(ranks.share(config.train.total_num_envs or 1))
-        if not self._num_envs:
+        num_envs = len(ranks.share(config.train.total_num_envs or 1))
+        if not num_envs:
             raise ConfigError(f"{ranks.world} ranks, but total_num_envs is {config.train.total_num_envs}")
-        self._envs = stack.enter_context(opened(config.train, self._num_envs, **settings_of_videos))
+        self._envs = stack.enter_context(opened(config.train, num_envs))
         self._tasks = tasks_of(self._envs)
-        self._recipe = _recipe(config, ranks, self._num_envs)
-        self._policy = _network(self._recipe, self._envs.simulator_spec, config)
-        self._evaluator = _Evaluator(config, self._recipe, ranks, folder.path, stack)
+        self._recipe = recipe_for(config, ranks, num_envs)
+        self._policy = network_for(self._recipe, self._envs.simulator_spec, config)
+        self._evaluator = Evaluator(config, self._recipe, ranks, folder.path, stack)
         self._evaluations: list[tuple[int, list[EpisodeResult]]] = []
-        self._runner: Runner | None = None
+        self._metrics: dict[str, float] = {}
 
     def run(self, start: Path | None) -> TrainResult:
         """Begin or go on, and see it through to the report."""
@@ -134,40 +125,11 @@ class _Run:
         warm_start(self._policy, cloning, self._config.train, told)
 
     def _trainer(self, start: Path | None) -> Trainer:
-        config = self._config
-        reference = None
+        config, reference = self._config, None
         if config.algorithm.kl_beta:
-            reference = _network(self._recipe, self._envs.simulator_spec, config)
+            reference = network_for(self._recipe, self._envs.simulator_spec, config)
             reference.load_state_dict(self._policy.state_dict())
-        learner = Learner(
-            self._policy,
-            config.algorithm,
-            config.actor.optim,
-            LearnerConfig(
-                config.actor.global_batch_size,
-                config.actor.micro_batch_size,
-                config.actor.seed,
-                config.actor.training_backend,
-            ),
-            reference,
-            self._ranks,
-        )
-        self._runner = Runner(
-            self._envs,
-            self._policy,
-            RunnerConfig(
-                pipeline_stage_num=config.rollout.pipeline_stage_num,
-                replan_horizon=config.rollout.replan_horizon,
-                keep=self._policy.reads,
-            ),
-        )
-        seed = config.train.seed or 0
-        trainer = Trainer(
-            self._runner,
-            learner,
-            self._tasks,
-            TrainerConfig(max(1, config.runner.updates), config.episodes_per_step, seed),
-        )
+        trainer = trainer_for(config, self._envs, self._policy, self._ranks, reference)
         if start is not None:
             checkpoint.load(start, trainer)
             self._load_reference(reference)
@@ -200,7 +162,6 @@ class _Run:
 
     def _loop(self, trainer: Trainer, *, fresh: bool) -> str:
         config = self._config
-        self._metrics: dict[str, float] = {}
         if fresh or config.runner.only_eval:
             try:
                 self._first_step(trainer)
@@ -252,16 +213,15 @@ class _Run:
                 self._logged.log(self._evaluate(trainer), 0)
 
     def _update(self, trainer: Trainer) -> dict[str, float]:
-        assert self._runner is not None
-        before = (self._runner.times.policy, self._runner.times.overlap)
+        times = trainer.runner.times
+        before = (times.policy, times.overlap)
         began = time.perf_counter()
-        with self._interrupts.may_stop(), self._filmed(trainer.iteration + 1):
+        with self._interrupts.may_stop(), self._filmed(trainer):
             played = trainer.play()
         between = time.perf_counter()
         metrics = trainer.learn(played)
         ended = time.perf_counter()
-        policy = self._runner.times.policy - before[0]
-        overlap = self._runner.times.overlap - before[1]
+        policy, overlap = times.policy - before[0], times.overlap - before[1]
         return {
             **metrics,
             "time/env": between - began - policy,
@@ -310,56 +270,19 @@ class _Run:
         return write_report(self._folder.path)
 
     @contextmanager
-    def _filmed(self, step: int) -> Iterator[None]:
-        """Film this update's episodes, where that is wanted."""
-        videos = _videos(self._config.train, self._envs.simulator_spec, self._folder.path / "video" / "train", step)
+    def _filmed(self, trainer: Trainer) -> Iterator[None]:
+        """Film the episodes of the next update, where that is wanted."""
+        folder = self._folder.path / "video" / "train"
+        videos = videos_for(self._config.train, self._envs.simulator_spec, folder, trainer.iteration + 1)
         if videos is None or not self._ranks.first:
             yield
             return
-        assert self._runner is not None
-        self._runner.watch([videos])
+        trainer.runner.watch([videos])
         try:
             yield
         finally:
-            self._runner.watch([])
+            trainer.runner.watch([])
             videos.close()
-
-
-class _Evaluator:
-    """Judges the policy on held-out episodes, just as `manyarms eval` would judge its checkpoint."""
-
-    def __init__(self, config: TrainConfig, recipe: Recipe, ranks: Ranks, folder: Path, stack: ExitStack) -> None:
-        self._config, self._env, self._recipe, self._ranks = config, config.eval, recipe, ranks
-        self._folder, self._stack = folder, stack
-        self._envs: VectorEnv | None = None
-        self._policy: NetworkPolicy | None = None
-
-    def results(self, trainer: Trainer) -> list[EpisodeResult]:
-        """Return what came of every held-out episode, of all ranks."""
-        env, config = self._env, self._config
-        if self._envs is None:
-            settings = {"render_every": env.video_cfg.video_stride} if env.video_cfg.save_video else {}
-            count = max(1, len(self._ranks.share(env.total_num_envs or 1)))
-            self._envs = self._stack.enter_context(opened(env, count, **settings))
-            policy = make_policy(self._recipe.model_type, self._envs.simulator_spec, self._recipe.for_judging())
-            assert isinstance(policy, NetworkPolicy)
-            self._policy = policy
-        assert self._policy is not None
-        self._policy.load_state_dict(trainer.learner.parallel.state())
-        episodes = list(enumerate(held_out(tasks_of(self._envs), env.episodes, env.seed or 0)))
-        mine = [episodes[i] for i in self._ranks.share(len(episodes))]
-        videos = _videos(env, self._envs.simulator_spec, self._folder / "video" / "eval", trainer.iteration)
-        runner = RunnerConfig(
-            pipeline_stage_num=config.rollout.pipeline_stage_num,
-            replan_horizon=config.rollout.replan_horizon,
-            keep=(),
-        )
-        try:
-            found = list(results_of(self._envs, self._policy, mine, runner, [videos] if videos else []))
-        finally:
-            if videos:
-                videos.close()
-        return [result for results in self._ranks.gather(found) for result in results]
 
 
 class _Silent:
@@ -375,50 +298,8 @@ class _Silent:
         pass
 
 
-def _recipe(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
-    """Return the policy's options, and the simulator's that it is trained with."""
-    model, rollout = config.actor.model, config.rollout
-    stage = math.ceil(num_envs / rollout.pipeline_stage_num)
-    options = {
-        "chunk": model.num_action_chunks,
-        "seed": config.actor.seed,
-        "device": ranks.device,
-        "precision": model.precision,
-        "deterministic": rollout.deterministic,
-        "batch_size": rollout.batch_size or stage,
-        **({"value_head": True, "value_type": config.algorithm.reward_type} if config.value_head else {}),
-        **model.options,
-    }
-    needs = {**config.eval.options}
-    if config.eval.max_episode_steps:
-        needs["max_episode_steps"] = config.eval.max_episode_steps
-    return Recipe(model.model_type, options, needs)
-
-
-def _network(recipe: Recipe, spec: Spec, config: TrainConfig) -> NetworkPolicy:
-    factory = find_policy(recipe.model_type)
-    fits = not isinstance(factory, type) or issubclass(factory, NetworkPolicy)
-    policy = make_policy(recipe.model_type, spec, recipe.options) if fits else None
-    if not isinstance(policy, NetworkPolicy):
-        raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp or pixel")
-    wanted, width = config.actor.model.action_dim, policy.offset.shape[0]
-    if wanted is not None and wanted != width:
-        raise ConfigError(f"actor.model.action_dim is {wanted}, but an action has {width} numbers")
-    return policy
-
-
-def _videos(env: EnvSettings, spec: Spec, default: Path, step: int) -> EpisodeVideos | None:
-    wanted = env.video_cfg
-    if not wanted.save_video:
-        return None
-    folder = Path(wanted.video_base_dir) if wanted.video_base_dir else default
-    return EpisodeVideos(
-        folder / f"global_step_{step}", spec, keep=wanted.videos, fps=wanted.fps, captions=wanted.info_on_video
-    )
-
-
 def _step_of(start: Path | None) -> int:
     return int(start.name.rpartition("_")[2]) if start is not None else 0
 
 
-__all__: Sequence[str] = ["TrainResult", "train"]
+__all__ = ["TrainResult", "train"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from manyarms.errors import ConfigError
+from manyarms.learning.assembly import opened
 from manyarms.learning.cloning import clone
 from manyarms.learning.config import CloningSettings, EnvSettings
 from manyarms.learning.demonstrations import Demonstrations, demonstrations, recorded
@@ -20,29 +19,6 @@ from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.evaluation import held_out, tasks_of
 from manyarms.reporting.recording import Recording
 from manyarms.rollout import Runner, RunnerConfig
-from manyarms.simulators.registry import split_id
-from manyarms.vector import VectorEnv, make_vec
-
-
-@contextmanager
-def opened(env: EnvSettings, num_envs: int, **settings: Any) -> Iterator[VectorEnv]:
-    """Open the environments that a config asks for."""
-    assert env.simulator is not None
-    options: dict[str, Any] = {
-        "rows_per_worker": min(env.rows_per_worker or 1, num_envs),
-        "max_episode_steps": env.max_episode_steps,
-        "python": env.python,
-        "action_bounds": "clip",
-        "copy": False,
-        **settings,
-        **env.options,
-    }
-    if env.tasks:
-        if split_id(env.simulator)[1]:
-            raise ConfigError(f"both {env.simulator!r} and tasks name tasks", do="leave the task out of simulator")
-        options["tasks"] = list(env.tasks)
-    with make_vec(env.simulator, num_envs, **options) as envs:
-        yield envs
 
 
 class _Watched:

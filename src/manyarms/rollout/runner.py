@@ -69,13 +69,12 @@ class RunnerConfig:
 
 @dataclass
 class RolloutTimes:
-    """Where the time of playing goes, in seconds since the beginning."""
+    """What the policy took of the time of playing, in seconds since the beginning."""
 
-    total: float = 0.0
     policy: float = 0.0
-    """The policy chose actions."""
+    """Spent choosing actions."""
     overlap: float = 0.0
-    """It did so while rows were simulating."""
+    """Of these, while rows were simulating."""
 
 
 class Runner:
@@ -138,7 +137,6 @@ class Runner:
 
     def run(self, schedule: Schedule[Episode]) -> Iterator[Episode]:
         """Play a schedule; yield its episodes in its order."""
-        began = time.perf_counter()
         try:
             self._begin(schedule, range(self.envs.num_envs))
             while not schedule.done:
@@ -152,7 +150,6 @@ class Runner:
                     self._send(hungry)
         finally:
             self._abandon()
-            self.times.total += time.perf_counter() - began
 
     # -- the parts of the loop ----------------------------------------------------------------------------------------
 
