@@ -179,6 +179,17 @@ def test_during_the_warm_up_only_the_critic_learns() -> None:
     assert not any(torch.equal(old, new) for old, new in zip(critic, policy.value.parameters(), strict=True))
 
 
+def test_learning_rates_follow_their_schedule() -> None:
+    policy, episodes = played(2)
+    for schedule, wanted in (("constant", 1.0), ("linear", 0.75), ("cosine", 0.5 + 0.5 * np.cos(np.pi / 4))):
+        learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(2e-3, 4e-3, schedule=schedule))
+        found = learner.update(judged(learner, episodes), 0, progress=0.25)
+        assert found["actor/lr"] == pytest.approx(2e-3 * wanted)
+        assert learner.optimizer.param_groups[1]["lr"] == pytest.approx(4e-3 * wanted), "the critic has its own"
+    with pytest.raises(ConfigError, match="cosine"):
+        OptimConfig(schedule="triangle")
+
+
 def test_observations_of_episodes_line_up_with_their_decisions() -> None:
     _, episodes = played(5)
     seen, final = observations_of(episodes), final_observations_of(episodes)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from manyarms.algorithms import ppo
 from manyarms.algorithms.advantages import (
     explained_variance,
     gae,
@@ -18,6 +19,8 @@ from manyarms.algorithms.advantages import (
     moments_of,
     normalised,
 )
+from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.groups import DynamicSampling
 from manyarms.algorithms.losses import (
     at_level,
     clipped_policy_loss,
@@ -27,6 +30,9 @@ from manyarms.algorithms.losses import (
     value_loss,
 )
 from manyarms.errors import ConfigError
+from manyarms.learning.ranks import Ranks
+from manyarms.rollout import Episode
+from manyarms.vector import EpisodeId
 
 finite = st.floats(-10, 10)
 episodes = hnp.arrays(np.float64, st.integers(1, 12), elements=finite)
@@ -167,3 +173,71 @@ def test_explained_variance() -> None:
     for values, found in ((returns, 1.0), (np.full(3, 2.0), 0.0), (returns[::-1], -3.0)):
         assert explained_variance(moments_of([returns]), moments_of([returns - values])) == pytest.approx(found)
     assert explained_variance(moments_of([np.ones(3)]), moments_of([returns])) == 0.0
+
+
+def episode(rewards: list[list[float]], taken: list[int], values: np.ndarray, *, terminated: bool = True) -> Episode:
+    """An episode of chunks of two actions of one number."""
+    count = len(taken)
+    return Episode(
+        EpisodeId(seed=0),
+        "",
+        {"": np.zeros((count, 1))},
+        {"": np.zeros(1)},
+        {"": np.zeros((count, 2, 1))},
+        np.array(rewards),
+        np.array(taken),
+        {"values": values.astype(np.float32)},
+        success=terminated,
+        terminated=terminated,
+        truncated=not terminated,
+    )
+
+
+def test_ppo_judges_chunks_or_actions_by_hand() -> None:
+    rewards, taken = [[1.0, 2.0], [4.0, 0.0]], [2, 1]
+    by_chunk = AlgorithmConfig(gamma=0.5, gae_lambda=1.0)
+    one = episode(rewards, taken, np.array([1.0, 2.0]))
+    # R_1 = 4, R_0 = (1 + 2) + 0.5·4 = 5
+    advantages, returns = ppo.targets([one], np.array([100.0]), by_chunk)
+    np.testing.assert_allclose(returns[0], [5.0, 4.0])
+    np.testing.assert_allclose(advantages[0], [4.0, 2.0])
+    by_action = AlgorithmConfig(gamma=0.5, gae_lambda=1.0, reward_type="action_level", logprob_type="action_level")
+    one = episode(rewards, taken, np.array([[1.0, 1.0], [2.0, 9.0]]))
+    # R = 4;  2 + 0.5·4 = 4;  1 + 0.5·4 = 3;  the last action of the last chunk was not taken
+    advantages, returns = ppo.targets([one], np.array([100.0]), by_action)
+    np.testing.assert_allclose(returns[0], [[3.0, 4.0], [4.0, 0.0]])
+    np.testing.assert_allclose(advantages[0], [[2.0, 3.0], [2.0, 0.0]])
+
+
+def test_only_what_a_clock_cut_short_is_worth_anything_afterwards() -> None:
+    config = AlgorithmConfig(gamma=0.5, gae_lambda=1.0)
+    for terminated, wanted in ((True, 4.0), (False, 4.0 + 0.5 * 10.0)):
+        one = episode([[4.0, 0.0]], [1], np.array([0.0]), terminated=terminated)
+        _, returns = ppo.targets([one], np.array([10.0]), config)
+        assert returns[0] == pytest.approx([wanted])
+
+
+@given(hnp.arrays(np.float64, (3, 4), elements=finite), st.integers(1, 2))
+def test_means_of_parts_add_up_to_the_mean_of_the_whole(values: np.ndarray, cut: int) -> None:
+    whole, mask = torch.from_numpy(values), torch.tensor([[1.0, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
+    parts = [masked_mean(whole[rows], mask[rows], total=7.0) for rows in (slice(cut), slice(cut, None))]
+    assert float(sum(parts)) == pytest.approx(float(masked_mean(whole, mask)), abs=1e-9)
+
+
+def test_dynamic_sampling_keeps_to_its_bounds_and_to_its_limit() -> None:
+    sampling = DynamicSampling(2, 2, bounds=(0.4, 0.8), most=4)
+    rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 0.9, 1.0, 0.0]  # kept; all the same; too good; kept
+    heard = [sampling(episode([[r, 0.0]], [1], np.zeros(1))) for r in rewards]
+    assert (sampling.groups, sampling.rejected) == (2, 2)
+    assert [place for place, _ in sampling.kept] == [0, 1, 6, 7]
+    assert heard == [False] * 7 + [True]
+    limited = DynamicSampling(2, 2, most=1)
+    assert [limited(episode([[1.0, 0.0]], [1], np.zeros(1))) for _ in range(2)] == [False, True]
+
+
+def test_every_rank_has_its_share_and_all_is_shared_out() -> None:
+    for count in range(12):
+        for world in range(1, 5):
+            shares = [Ranks(rank, world).share(count) for rank in range(world)]
+            assert [i for share in shares for i in share] == list(range(count))
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1

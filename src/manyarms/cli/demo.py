@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,6 +158,12 @@ def _begin(envs: VectorEnv, rows: Sequence[int], first_seed: int) -> None:
     envs.begin(rows, [EpisodeId(seed=first_seed + i) for i in range(len(rows))])
 
 
+def show(page: Path | None) -> None:
+    """Open a page where someone is there to see it."""
+    if page is not None and sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(page.resolve().as_uri())
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure, film and print."""
     config = parse(DemoConfig, "demo", arguments)
@@ -175,5 +184,6 @@ def main(arguments: Sequence[str]) -> int:
         before, after = (f"{100 * rate:.0f} %" for rate in result.success)
         print(f"an arm learnt to press a button in {config.train_seconds:.0f} s: success {before} -> {after}")
         print(f"report: {result.report}")
+        show(result.report)
     print("next: manyarms eval tabletop --tasks open_drawer,stack_blocks --policy expert --episodes 20 --videos 2")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,13 @@ from manyarms.learning.parallel import ParallelPolicy, local_tensor, whole_tenso
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.samples import Samples, shuffled
 from manyarms.policies.network import NetworkPolicy
+
+#: From how much of training is over to the share of the learning rate that is left.
+_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+}
 
 
 @dataclass(frozen=True)
@@ -34,11 +42,11 @@ class OptimConfig:
     critic_warmup_steps: int = 0
     """First steps in which only the critic learns."""
     schedule: str = "constant"
-    """constant, or linear: down to nothing at the end of training."""
+    """constant, or down to nothing at the end of training: linear, cosine."""
 
     def __post_init__(self) -> None:
-        if self.schedule not in ("constant", "linear"):
-            raise ConfigError(f"schedule is {self.schedule!r}", do="choose constant or linear")
+        if self.schedule not in _SCHEDULES:
+            raise ConfigError(f"schedule is {self.schedule!r}", do=f"choose from {', '.join(_SCHEDULES)}")
         if self.lr <= 0 or (self.value_lr is not None and self.value_lr <= 0) or self.clip_grad <= 0:
             raise ConfigError("lr, value_lr and clip_grad must be above 0")
 
@@ -100,7 +108,7 @@ class Learner:
     def update(self, samples: Samples, iteration: int, progress: float = 0.0) -> dict[str, float]:
         """Learn from a batch; return the means of what people watch. `progress` is how much of training is over."""
         for group in self.optimizer.param_groups:
-            group["lr"] = group["first_lr"] * (1.0 - progress if self.optim.schedule == "linear" else 1.0)
+            group["lr"] = group["first_lr"] * _SCHEDULES[self.optim.schedule](progress)
         self.policy.train()
         layout = _Layout(samples, self.ranks)
         means: list[dict[str, float]] = []
