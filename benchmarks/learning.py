@@ -128,8 +128,8 @@ def page(found: Mapping[str, Any]) -> str:
         "Success on held-out seeds (200 episodes, 100 a task where there are several), the policy doing what it finds "
         "best; in brackets the 95 % interval. Every run is `manyarms train RECIPE actor.seed=S env.train.seed=…` as it "
         "comes; `python benchmarks/learning.py` makes them all and this page. On a CPU a run repeats bit for bit on "
-        "the same machine. Env-steps include those of groups that were played in vain. Curves: thin, episodes learnt "
-        "from; dots, evaluations with their interval.",
+        "the same machine. Env-steps include those of groups that were played in vain. Curves: thin, episodes of "
+        "training; dots, evaluations with their interval.",
     ]
     parts += [section(recipe, found[recipe]["runs"], found[recipe]["machine"]) for recipe in RECIPES if recipe in found]
     return "\n\n".join(parts) + "\n"

@@ -139,7 +139,7 @@ def played(count: int, **options: Any) -> tuple[NetworkPolicy, list[Episode]]:
 
 
 def judged(learner: Learner, episodes: list[Episode]) -> Samples:
-    return samples_from(Played(list(enumerate(episodes)), len(episodes), 0), learner)
+    return samples_from(Played(list(enumerate(episodes)), len(episodes)), learner)
 
 
 @pytest.mark.parametrize("level", ["token_level", "action_level", "chunk_level"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,6 +20,20 @@ Placed = tuple[int, Episode]
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """How an episode ended."""
+
+    task: str
+    success: bool
+    earned: float
+    length: int
+
+    @classmethod
+    def of(cls, episode: Episode) -> Outcome:
+        return cls(episode.id.task or "", episode.success, episode.total_reward, episode.length)
+
+
+@dataclass(frozen=True)
 class Played:
     """What an update is made from."""
 
@@ -27,12 +41,17 @@ class Played:
     """This rank's, in the order of the schedule."""
     starts: int
     """Starts of the schedule that all ranks used up."""
-    env_steps: int
-    """Steps of all ranks' environments."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    """What came of all episodes of all ranks, those of groups played in vain included."""
     rejected: int = 0
     """Groups that were played in vain."""
     spare: Episode | None = None
     """One that this rank played: where none of its groups was kept, it keeps step with the others."""
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of all ranks' environments."""
+        return sum(outcome.length for outcome in self.outcomes)
 
 
 def samples_from(played: Played, learner: Learner) -> Samples:

@@ -12,7 +12,7 @@ import numpy as np
 from manyarms.algorithms.advantages import explained_variance, moments_of
 from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError
-from manyarms.learning.judging import Placed, Played, samples_from
+from manyarms.learning.judging import Outcome, Placed, Played, samples_from
 from manyarms.learning.learner import Learner
 from manyarms.learning.samples import Samples
 from manyarms.rollout import Episode, Runner, repetitions
@@ -85,8 +85,11 @@ class Trainer:
         share = self._ranks.share(count)
         starts = itertools.islice(self._starts(self.position), share.start, share.stop)
         episodes = list(zip(share, self.runner.play(starts), strict=True))
-        steps = self._ranks.add_up([sum(episode.length for _, episode in episodes)])[0]
-        return Played(episodes, count, int(steps))
+        return Played(episodes, count, self._told([Outcome.of(episode) for _, episode in episodes]))
+
+    def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Return what came of the episodes of all ranks."""
+        return list(itertools.chain.from_iterable(self._ranks.gather(outcomes)))
 
     def _groups(self) -> Played:
         """Play until enough groups are worth learning from, or too many were not.
@@ -99,18 +102,20 @@ class Trainer:
         most = wanted + algorithm.max_rejected
         kept: list[Placed] = []
         spare: Episode | None = None
-        good = starts = env_steps = 0
+        outcomes: list[Outcome] = []
+        good = starts = 0
         while good < wanted and starts < most:
             found = self._round(starts, wanted - good, most - starts)
             kept += found.episodes
+            outcomes += found.outcomes
             spare = spare or found.spare
-            good, starts, env_steps = good + found.good, starts + found.starts, env_steps + found.env_steps
+            good, starts = good + found.good, starts + found.starts
         if not good:
             raise ConfigError(
                 f"in each of {starts} groups all episodes earned the same: there is nothing to learn from",
                 do="begin with a policy that succeeds now and then (cloning), raise group_size, or shape the reward",
             )
-        return Played(kept, starts, env_steps, starts - good, spare)
+        return Played(kept, starts, outcomes, starts - good, spare)
 
     def _round(self, first: int, missing: int, most: int) -> _Round:
         """Play groups from a place of this update's schedule on: one round, or, alone, until none is missing."""
@@ -118,11 +123,10 @@ class Trainer:
         share = range(most) if self._ranks.world == 1 else self._ranks.share(min(missing, most))
         wanted = min(missing, len(share))
         sampling = DynamicSampling(wanted, algorithm.group_size, bounds=algorithm.reward_bounds, most=len(share))
-        steps = 0
+        heard: list[Outcome] = []
 
         def enough(episode: Episode) -> bool:
-            nonlocal steps
-            steps += episode.length
+            heard.append(Outcome.of(episode))
             return sampling(episode)
 
         starts = itertools.islice(self._starts(self.position + first), share.start, share.stop)
@@ -131,8 +135,8 @@ class Trainer:
                 pass
         before = (first + share.start) * algorithm.group_size
         placed = [(before + place, episode) for place, episode in sampling.kept]
-        good, heard, all_steps = self._ranks.add_up([sampling.groups, sampling.groups + sampling.rejected, steps])
-        return _Round(placed, int(good), int(heard), int(all_steps), sampling.last)
+        good, starts_used = self._ranks.add_up([sampling.groups, sampling.groups + sampling.rejected])
+        return _Round(placed, int(good), int(starts_used), self._told(heard), sampling.last)
 
     def _starts(self, first: int) -> Iterator[EpisodeId]:
         """Yield how episodes begin, from a place in the schedule on: tasks in turn, a new seed each."""
@@ -152,7 +156,7 @@ class Trainer:
         return {
             **metrics,
             **self._judged(samples),
-            **self._seen([episode for _, episode in played.episodes]),
+            **self._seen(played.outcomes),
             "rollout/rejected_groups": float(played.rejected),
             "throughput/env_steps_total": float(self.env_steps),
         }
@@ -170,22 +174,20 @@ class Trainer:
             metrics["critic/explained_variance"] = explained_variance(counts[:3], counts[3:])
         return metrics
 
-    def _seen(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """Return the means over all ranks' episodes, and success task by task."""
-        rows = [(e.id.task or "", e.success, e.total_reward, e.length) for e in episodes]
-        everyone = list(itertools.chain.from_iterable(self._ranks.gather(rows)))
-        count = len(everyone)
-        earned = sum(total for _, _, total, _ in everyone) / count
+    def _seen(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
+        """Return the means over all episodes that were played, and success task by task."""
+        count = len(outcomes)
+        earned = sum(outcome.earned for outcome in outcomes) / count
         metrics = {
             "rollout/rewards": earned,
-            "env/success_once": sum(won for _, won, _, _ in everyone) / count,
+            "env/success_once": sum(outcome.success for outcome in outcomes) / count,
             "env/return": earned,
-            "env/episode_len": sum(length for _, _, _, length in everyone) / count,
+            "env/episode_len": sum(outcome.length for outcome in outcomes) / count,
             "env/num_trajectories": float(count),
         }
         if len(self._tasks) > 1:
             for task in self._tasks:
-                wins = [won for name, won, _, _ in everyone if name == (task or "")]
+                wins = [outcome.success for outcome in outcomes if outcome.task == (task or "")]
                 if wins:
                     metrics[f"env/success_once/{task}"] = sum(wins) / len(wins)
         return metrics
@@ -196,5 +198,5 @@ class _Round:
     episodes: list[Placed]
     good: int
     starts: int
-    env_steps: int
+    outcomes: list[Outcome]
     spare: Episode | None
