@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from conftest import REPOSITORY
 from manyarms import cli
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName
 from manyarms.learning.settings import load, recipes
@@ -25,6 +26,13 @@ def test_every_recipe_can_be_read_and_says_what_it_would_do(name: str, capsys: p
     assert whole["algorithm"]["clip_ratio_low"] == 0.2, "defaults are shown"
     for word in ("environments", "an update", "evaluation", "folder"):
         assert word in plan
+
+
+def test_recipes_are_named_where_people_look(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.run(["train", "--help"])
+    said, page = " ".join(capsys.readouterr().out.replace("│", " ").split()), REPOSITORY / "docs" / "training.md"
+    assert all(name in said and f"`{name}`" in page.read_text() for name in recipes())
 
 
 def test_what_is_printed_can_be_given_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

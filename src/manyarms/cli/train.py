@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class TrainCommand:
     """Post-train a policy with PPO, GRPO or RLOO, as a config says."""
 
-    config: tyro.conf.Positional[str]
-    """A YAML file, or the name of a recipe (see docs/training.md)."""
+    config: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CONFIG")]]
+    """A YAML file, or a recipe: reach_target_ppo, push_button_ppo, pixel_grpo, pixel_rloo, four_tasks_grpo."""
     overrides: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")]] = ()
     """Settings that replace the config's: algorithm.gamma=0.95 runner.max_steps=50."""
     dry_run: bool = False
