@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SYSTEM_LIBRARIES := libosmesa6 libegl1 libgl1-mesa-dri
+SYSTEM_LIBRARIES := libosmesa6 libegl1 libgl1-mesa-dri xvfb
 JOBS ?= 4
 
 .PHONY: demo test test-fast lint format types benchmark interpreters clean help

@@ -19,6 +19,7 @@ ENTRY_POINT_GROUP = "manyarms.simulators"
 #: Built-in simulators: name -> import string. Nothing is imported before it is asked for.
 BUILT_IN = {
     "gym": "manyarms.simulators.gymnasium:GymnasiumSimulator",
+    "rlbench": "manyarms.simulators.rlbench.simulator:RLBenchSimulator",
     "tabletop": "manyarms.simulators.tabletop.simulator:TabletopSimulator",
 }
 

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from manyarms.errors import ConfigError
 from manyarms.simulators.registry import is_import_string
+from manyarms.vector.display import DisplayConfig
 from manyarms.workers.wire import MAX_ROWS_PER_WORKER
 
 _CHOICES = {
@@ -83,6 +84,8 @@ class VectorConfig:
     """Bind each worker to a CPU of its own (True) or to none (False); default: to a NUMA node, on big machines."""
     egl_device: int | Sequence[int] | None = None
     """The GPU, or GPUs in turn, on which workers render."""
+    display: str | DisplayConfig | None = None
+    """Each worker's X server: one of its own ("xvfb"), none ("egl") or one that is there ("external"); None: as is."""
     stay_awake: float | None = None
     """Microseconds a worker looks out for its next command before it sleeps; default: 100 if each has a CPU, else 0."""
     start_method: str = "forkserver"
@@ -108,6 +111,10 @@ class VectorConfig:
         self._check_counts()
         self._check_choices()
         object.__setattr__(self, "autoreset_mode", parse_autoreset(self.autoreset_mode))
+        if isinstance(self.display, str):
+            object.__setattr__(self, "display", DisplayConfig(self.display))
+        elif self.display is not None and not isinstance(self.display, DisplayConfig):
+            raise ConfigError(f"display is {self.display!r}", do="give a backend's name, or a DisplayConfig")
         if self.trace is not None:
             object.__setattr__(self, "profile", True)
 

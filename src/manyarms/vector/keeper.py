@@ -98,15 +98,23 @@ def keep(main_pid: int, sock: socket.socket) -> None:
                 gone = True
                 continue
             message = sock.recv(65536)
-            if not message:
-                gone = True
-                continue
-            order, _, value = message.decode().partition(" ")
-            if order[0] == "+":
-                held[order[1:]][value] = None
-            else:
-                held[order[1:]].pop(value, None)
+            take_note(held, message)
+            gone = gone or not message
+    # What it had said before it went is still on its way, all the more if it went while we were starting.
+    sock.setblocking(False)
+    with contextlib.suppress(OSError):
+        while message := sock.recv(65536):
+            take_note(held, message)
     clean_up(held)
+
+
+def take_note(held: dict[str, dict[str, None]], message: bytes) -> None:
+    """Add to the list, or take from it."""
+    order, _, value = message.decode().partition(" ")
+    if order.startswith("+"):
+        held[order[1:]][value] = None
+    elif order:
+        held[order[1:]].pop(value, None)
 
 
 def clean_up(held: dict[str, dict[str, None]]) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
+from manyarms.vector.display import Variables
 from manyarms.vector.keeper import Keeper
 from manyarms.vector.nursery import LOST, Child, Nursery, NurseryGone
 from manyarms.workers import wire
@@ -64,6 +65,7 @@ class WorkerProcess:
         self.restart_at = 0.0
         """When it is to be started again; while it starts, when it must have."""
         self.cpus: list[int] = []
+        self._display: Variables | None = None
         self.pidfd = -1
         self.command_fd = -1
         """Where doorbells are rung; a pipe, which wakes a process at two thirds of a socket's cost."""
@@ -86,9 +88,17 @@ class WorkerProcess:
     def interpreter(self) -> str:
         return self.simulator.python or sys.executable
 
-    def spawn(self, bell_fd: int, arena_fd: int, cpus: Sequence[int] = (), nursery: Nursery | None = None) -> None:
+    def spawn(
+        self,
+        bell_fd: int,
+        arena_fd: int,
+        cpus: Sequence[int] = (),
+        nursery: Nursery | None = None,
+        display: Variables | None = None,
+    ) -> None:
         """Start the process, on `cpus` if any are given; it says hello when it is up."""
         self.cpus = list(cpus)
+        self._display = display
         if self.log_path is not None:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             self._log = self.log_path.open("ab")
@@ -121,7 +131,7 @@ class WorkerProcess:
         return subprocess.Popen(
             [*worker_command(self.interpreter), *map(str, fds), label],
             pass_fds=fds,
-            env=worker_environment(self.index, self.simulator, self._config),
+            env=worker_environment(self.index, self.simulator, self._config, self._display),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -230,9 +240,12 @@ def worker_command(interpreter: str) -> list[str]:
     return [interpreter, "-X", "faulthandler", str(_MAIN)]
 
 
-def worker_environment(index: int, simulator: SimulatorConfig, config: VectorConfig) -> dict[str, str]:
+def worker_environment(
+    index: int, simulator: SimulatorConfig, config: VectorConfig, display: Variables | None = None
+) -> dict[str, str]:
     """Return the environment a worker starts with."""
-    return {**common_environment(simulator, config), **own_variables(index, config), **simulator.env}
+    env = {**common_environment(simulator, config), **(display or {}), **own_variables(index, config), **simulator.env}
+    return {name: value for name, value in env.items() if value is not None}
 
 
 def common_environment(simulator: SimulatorConfig, config: VectorConfig) -> dict[str, str]:

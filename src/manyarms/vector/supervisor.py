@@ -17,6 +17,7 @@ import manyarms
 from manyarms.errors import ConfigError, ManyarmsError, StartError
 from manyarms.simulators.base import Spec
 from manyarms.vector.config import SimulatorConfig, VectorConfig
+from manyarms.vector.display import DisplayConfig, Displays
 from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room
 from manyarms.vector.nursery import Nursery, NurseryGone
 from manyarms.vector.process import (
@@ -60,6 +61,9 @@ class Supervisor:
         for first, last, simulator in _share_out(rows, config.rows_per_worker):
             self.workers.append(WorkerProcess(len(self.workers), range(first, last), simulator, config))
         self._cpus = plan_for_this_machine(len(self.workers), config.pin_cpus)
+        self._displays: Displays | None = None
+        if isinstance(config.display, DisplayConfig):
+            self._displays = Displays(config.display, len(self.workers), timeout=config.start_timeout)
         self.arena_fd = os.memfd_create("manyarms")
         self.bell_fd, self._bell_end = os.pipe()
         os.set_blocking(self.bell_fd, False)
@@ -79,6 +83,8 @@ class Supervisor:
         count = len(self.workers)
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
+        if self._displays is not None:
+            self._displays.start()
         self._open_nurseries()
         for worker in self.workers:
             self._spawn(worker)
@@ -124,6 +130,8 @@ class Supervisor:
         if failed:
             worker.failures_in_a_row += 1
             if worker.failures_in_a_row > self.config.max_restarts:
+                if self._displays is not None:
+                    self._displays.release(worker.index)
                 return False
         failures = worker.failures_in_a_row - 1
         pause = 0.0 if failures < 1 else min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2 ** (failures - 1))
@@ -159,13 +167,15 @@ class Supervisor:
                 for fd in (self.arena_fd, self.bell_fd, self._bell_end):
                     os.close(fd)
                 self.arena_fd = -1
+            if self._displays is not None:
+                self._displays.close()
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def _open_nurseries(self) -> None:
         """Start a process to fork workers from for every simulator that has several of them."""
-        if self.config.start_method == "spawn":
-            return
+        if self.config.start_method == "spawn" or self._displays is not None:
+            return  # what looks for its display when it is imported must be imported in the worker
         counts = Counter(id(worker.simulator) for worker in self.workers)
         for simulator in {id(worker.simulator): worker.simulator for worker in self.workers}.values():
             if counts[id(simulator)] == 1:
@@ -186,7 +196,8 @@ class Supervisor:
 
     def _spawn(self, worker: WorkerProcess) -> None:
         nursery = self._nurseries.get(id(worker.simulator))
-        worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index], nursery)
+        display = self._displays.variables(worker.index) if self._displays is not None else None
+        worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index], nursery, display)
         worker.phase = GREETING
         worker.restart_at = time.monotonic() + self.config.start_timeout
         for fd in (worker.pidfd, worker.socket.fileno()):

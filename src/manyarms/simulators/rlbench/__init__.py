@@ -1,0 +1,1 @@
+"""RLBench on CoppeliaSim: ``rlbench/reach_target``."""

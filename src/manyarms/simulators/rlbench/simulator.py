@@ -1,0 +1,424 @@
+"""RLBench as a simulator: ``rlbench/reach_target``.
+
+One CoppeliaSim a process. RLBench renders at the end of every step whatever its configuration asks for, so everything
+is switched off except while somebody looks (`observe`): a chunk then renders, and reads the robot's state, once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import random
+import sys
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import numpy as np
+
+from ..base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put, run_chunk
+from . import stack
+from .demos import unroll
+from .modes import MODES, with_unit_quaternion
+from .options import CAMERAS, IMAGES, Options
+
+#: Their switches in RLBench's configuration have the same names.
+_STATES = (
+    "joint_velocities",
+    "joint_positions",
+    "joint_forces",
+    "gripper_pose",
+    "gripper_matrix",
+    "gripper_joint_positions",
+    "gripper_touch_forces",
+    "gripper_open",
+    "task_low_dim_state",
+)
+
+#: The tasks for which RLBench defines more than success.
+_SHAPED = ("reach_target", "slide_block_to_target", "take_lid_off_saucepan")
+
+_HORIZON = 200
+
+#: Each is 40 attempts of RLBench's own to place the task.
+_RESET_ATTEMPTS = 3
+
+#: How a worker ends that needs a new CoppeliaSim.
+_EXIT_CODE = 70
+
+
+class RLBenchSimulator(Simulator):
+    """An arm at a table in CoppeliaSim, and one or several of RLBench's 106 tasks."""
+
+    _live = False
+
+    def __init__(
+        self,
+        task: str = "",
+        tasks: Sequence[str] = (),
+        max_episode_steps: Optional[int] = None,
+        **options: Any,
+    ) -> None:
+        """Launch CoppeliaSim; `options` are those of `Options`. With several `tasks`, every reset says which is played.
+
+        RLBench keeps no time: an episode is truncated after `max_episode_steps`, 200 by default.
+        """
+        self.options = Options(**options)
+        if RLBenchSimulator._live:
+            raise SpecError("a process can hold one CoppeliaSim: leave rows_per_worker at 1")
+        self._home = stack.Home()
+        self._env: Any = None
+        self._ready = self._shaken = False
+        self._task: Any = None
+        self._name = ""
+        self._info: Dict[str, Any] = {}
+        self._refusals = 0
+        try:
+            stack.prepare(bool(self.options.cameras))
+            self._api = stack.load()
+            self._known = stack.task_names()
+            self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or "reach_target"])))
+            self._check_rewards()
+            self._config = self._configure()
+            self._launch()
+            self.spec = self._describe(max_episode_steps)
+        except BaseException:
+            # A CoppeliaSim that has not come up may hang or crash when shut down, before anyone has heard why.
+            self._home.remove()
+            raise
+        self._ready = True
+
+    @classmethod
+    def preload(cls, **options: Any) -> None:
+        # Not RLBench itself: it loads CoppeliaSim and Qt, which are not made to be forked. This is most of its imports.
+        for name in ("gymnasium", "scipy.spatial.transform", "PIL.Image", "pyquaternion", "natsort"):
+            if importlib.util.find_spec(name.partition(".")[0]) is not None:
+                importlib.import_module(name)
+
+    # -- setting up ---------------------------------------------------------------------------------------------------
+
+    def _named(self, name: str) -> str:
+        """Return a task's name in snake case, for either spelling."""
+        found = snake_case(name)
+        if found not in self._known:
+            raise UnknownTask(name, self._known)
+        return found
+
+    def _check_rewards(self) -> None:
+        unshaped = [name for name in self._names if name not in _SHAPED]
+        if self.options.shaped_rewards and unshaped:
+            raise SpecError(
+                "RLBench has no shaped rewards for %s, only for %s" % (", ".join(unshaped), ", ".join(_SHAPED))
+            )
+
+    def _configure(self) -> Any:
+        """Return RLBench's configuration with everything on that will ever be looked at.
+
+        A camera that is off when the scene is built is removed, and cannot come back.
+        """
+        api, options = self._api, self.options
+        three = options.renderer == "opengl3" or (options.renderer == "auto" and stack.has_gpu())
+        cameras = {}
+        for camera in CAMERAS:
+            cameras[camera + "_camera"] = config = api.CameraConfig(
+                image_size=options.size,
+                render_mode=api.RenderMode.OPENGL3 if three else api.RenderMode.OPENGL,
+            )
+            config.set_all(False)
+            if camera in options.cameras:
+                for kind in options.kinds:
+                    setattr(config, kind, True)
+        return api.ObservationConfig(**cameras, **dict.fromkeys(_STATES, True))
+
+    def _launch(self) -> None:
+        api, options = self._api, self.options
+        mode = MODES[options.arm_mode]
+        arguments = dict(mode.arguments)
+        if "planning" in options.arm_mode:
+            arguments["collision_checking"] = options.collision_checking
+        arm_mode = getattr(api.arms, mode.class_name)(**arguments)
+        self._env = api.Environment(
+            action_mode=api.MoveArmThenGripper(arm_mode, api.Discrete()),
+            obs_config=self._config,
+            headless=True,
+            static_positions=options.static_positions,
+            robot_setup=options.robot,
+            shaped_rewards=options.shaped_rewards,
+            arm_max_velocity=options.arm_max_velocity,
+            arm_max_acceleration=options.arm_max_acceleration,
+        )
+        RLBenchSimulator._live = True
+        folder = os.getcwd()
+        try:
+            self._env.launch()
+        except RuntimeError as error:
+            raise stack.explain(error) from error
+        finally:
+            os.chdir(folder)
+        stack.unthrottle(api.sim, options.idle_fps)
+
+    def _enter(self, name: str) -> None:
+        """Go over to a task."""
+        if name == self._name:
+            return
+        self._name = ""
+        try:
+            self._task = self._env.get_task(self._api.name_to_task_class(name))
+            # The first reset of a task draws more random numbers than later ones: it belongs to no episode.
+            state = np.random.get_state(), random.getstate()
+            _seed(0)
+            self._descriptions, _ = self._task.reset()
+            np.random.set_state(state[0])
+            random.setstate(state[1])
+        except RuntimeError as error:
+            raise stack.explain(error) from error
+        self._name = name
+
+    def _describe(self, max_episode_steps: Optional[int]) -> Spec:
+        options = self.options
+        room = options.state_size
+        tasks: List[Task] = []
+        sizes = set()
+        self._states = list(_STATES)
+        self._sleep()
+        seen: Any = None
+        for name in self._names:
+            if room is None or not tasks:
+                self._enter(name)
+                seen = self._first_look()
+                sizes.add(np.size(seen.task_low_dim_state))
+                tasks.append(Task(name, tuple(self._descriptions)))
+            else:
+                tasks.append(Task(name))
+        width, height = options.size
+        fields: Dict[str, Field] = {}
+        for camera in options.cameras:
+            for kind in options.kinds:
+                dtype, low, high = IMAGES[kind]
+                shape = (height, width, 3) if kind in ("rgb", "point_cloud") else (height, width)
+                fields[camera + "_" + kind] = Field(shape, dtype, low, high, camera=camera)
+        for name in self._states[:-1]:
+            fields[name] = Field(np.shape(getattr(seen, name)))
+        fields["task_low_dim_state"] = Field((room or max(sizes),), ragged=room is not None or len(sizes) > 1)
+        mode = MODES[options.arm_mode]
+        self._action_field = mode.field(options.robot)
+        return Spec(
+            observations=fields,
+            actions={"": self._action_field},
+            control_rate=mode.control_rate,
+            horizon=max_episode_steps or _HORIZON,
+            tasks=tuple(tasks),
+        )
+
+    def _first_look(self) -> Any:
+        """Look through every camera, so that what is missing is said now."""
+        try:
+            return self._look(self.options.cameras)
+        except NotImplementedError:  # this robot's gripper has no touch sensors
+            self._states.remove("gripper_touch_forces")
+            return self._look(self.options.cameras)
+
+    # -- episodes -----------------------------------------------------------------------------------------------------
+
+    def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
+        name = self._named(task) if task is not None else self._name or self._names[0]
+        if name not in self._names:
+            raise SpecError("this row plays %s; %s needs a row of its own" % (", ".join(self._names), name))
+        wanted = init_state.get("variation") if isinstance(init_state, dict) else init_state
+        if wanted is None:
+            wanted = self.options.variation
+        try:
+            self._enter(name)
+        except (RuntimeError, self._api.TaskEnvironmentError) as error:
+            self._give_up(error)
+        count = self._task.variation_count()
+        if wanted is not None and not 0 <= int(wanted) < count:
+            raise SpecError("%s has variations 0 to %d" % (name, count - 1))
+        if seed is not None:
+            _seed(seed)
+        self._refusals = 0
+        self._info = self._begin(None if wanted is None else int(wanted))
+
+    def _begin(self, wanted: Optional[int]) -> Dict[str, Any]:
+        """Lay out an episode; one that cannot be laid out gives way to the next that the random numbers hold."""
+        attempts = 1 if self._shaken else _RESET_ATTEMPTS
+        tried = 0
+        while True:
+            tried += 1
+            try:
+                if wanted is None:
+                    variation = int(self._task.sample_variation())
+                else:
+                    self._task.set_variation(wanted)
+                    variation = wanted
+                descriptions, _ = self._task.reset()
+                break
+            except RuntimeError as error:  # CoppeliaSim's own; one more reset may mend it
+                attempts = min(attempts, 1 if self._shaken else tried + 1)
+                self._shaken = True
+                if tried >= attempts:
+                    self._give_up(error)
+            except self._api.TaskEnvironmentError as error:
+                if tried >= attempts:
+                    self._give_up(error)
+        self._shaken = False
+        info: Dict[str, Any] = {"descriptions": list(descriptions), "variation": variation}
+        if tried > 1:
+            info["reset_attempts"] = tried
+        return info
+
+    def _give_up(self, error: Exception) -> None:
+        """End this worker: only a new process gets a new CoppeliaSim."""
+        if isinstance(error, RuntimeError):
+            error = stack.explain(error)
+        if not self._ready or "MANYARMS_WORKER" not in os.environ:
+            raise error
+        print("RLBench cannot go on with %s: %s" % (self._name or "its task", error), file=sys.stderr, flush=True)
+        self._home.remove()
+        os._exit(_EXIT_CODE)
+
+    def step(self, action: Any) -> StepResult:
+        self._info = self._tally()
+        return self._apply(action)
+
+    def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
+        self._info = self._tally()
+        return run_chunk(self._apply, actions)
+
+    def _apply(self, action: Any) -> StepResult:
+        action = np.array(action, np.float64)
+        # RLBench moves the arm before it looks at the length, and hangs on NaN.
+        if action.shape != self._action_field.shape:
+            size = self._action_field.shape[0]
+            raise ValueError("an action of %s has %d numbers, got %s" % (self.options.arm_mode, size, action.shape))
+        if not np.isfinite(action).all():
+            return self._refuse("the action is not finite")
+        if MODES[self.options.arm_mode].pose:
+            action = with_unit_quaternion(action)
+        try:
+            _, reward, terminated = self._task.step(action)
+        except self._api.InvalidActionError as error:
+            return self._refuse(str(error))
+        except RuntimeError as error:
+            self._shaken = True
+            raise stack.explain(error) from error
+        success = self._succeeded() if self.options.shaped_rewards else reward > 0.0
+        return StepResult(float(reward), bool(success), bool(terminated))
+
+    def _refuse(self, why: str) -> StepResult:
+        """Report an action that was not carried out; the episode goes on."""
+        self._refusals += 1
+        self._info = {"invalid_action": why, **self._tally()}
+        return StepResult(0.0)
+
+    def _tally(self) -> Dict[str, Any]:
+        """Return how many actions of this episode were not carried out, if any."""
+        return {"invalid_actions": self._refusals} if self._refusals else {}
+
+    def _succeeded(self) -> bool:
+        """Ask the task itself: a shaped reward does not say."""
+        return bool(self._task._task.success()[0])
+
+    def info(self) -> Dict[str, Any]:
+        return self._info
+
+    # -- what is seen -------------------------------------------------------------------------------------------------
+
+    def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        seen = self._look(cameras)
+        for name in self._states:
+            put(out, name, getattr(seen, name))
+        for camera in cameras:
+            for kind in self.options.kinds:
+                name = camera + "_" + kind
+                put(out, name, getattr(seen, name))
+
+    def render(self, camera: str = "") -> np.ndarray:
+        """Return a frame of one of the cameras that were asked for at the start."""
+        if not self.options.cameras:
+            raise SpecError(
+                "this RLBench was started without cameras, and they cannot be added: give cameras=['front']"
+            )
+        camera = camera or self.options.cameras[0]
+        return getattr(self._look([camera]), camera + "_rgb")
+
+    def _look(self, cameras: Sequence[str]) -> Any:
+        with self._awake(cameras):
+            try:
+                return self._task.get_observation()
+            except NotImplementedError:
+                raise
+            except RuntimeError as error:
+                self._shaken = True
+                raise stack.explain(error) from error
+
+    @contextmanager
+    def _awake(self, cameras: Sequence[str]) -> Iterator[None]:
+        """Switch on what is looked at."""
+        for name in self._states:
+            setattr(self._config, name, True)
+        for camera in cameras:
+            config = getattr(self._config, camera + "_camera")
+            for kind in self.options.kinds:
+                setattr(config, kind, True)
+        try:
+            yield
+        finally:
+            self._sleep()
+
+    def _sleep(self) -> None:
+        self._config.set_all(False)
+
+    # -- demonstrations -----------------------------------------------------------------------------------------------
+
+    def variation_count(self) -> int:
+        """Return how many variations the task that is played has."""
+        return int(self._task.variation_count())
+
+    def demos(
+        self, amount: int = 1, variation: Optional[int] = None, seed: Optional[int] = None, cameras: Sequence[str] = ()
+    ) -> List[Dict[str, Any]]:
+        """Have RLBench's own experts play, and return what they saw and did; begin an episode before you step again."""
+        if seed is not None:
+            _seed(seed)
+        demos = []
+        for _ in range(amount):
+            if variation is None:
+                played = int(self._task.sample_variation())
+            else:
+                self._task.set_variation(variation)
+                played = variation
+            with self._awake(cameras):
+                demo = self._task.get_demos(1, live_demos=True)[0]
+            names = [*self._states, *(camera + "_" + kind for camera in cameras for kind in self.options.kinds)]
+            dtypes = {name: self.spec.observations[name].dtype for name in names}
+            demos.append({"variation": played, **unroll(demo, dtypes)})
+        return demos
+
+    def close(self) -> None:
+        try:
+            if self._env is not None:
+                self._env.shutdown()
+                RLBenchSimulator._live = False
+        finally:
+            self._env = None
+            self._home.remove()
+
+
+def snake_case(name: str) -> str:
+    """Turn ``OpenDrawer`` into ``open_drawer``; leave what is so already."""
+    letters = []
+    for i, letter in enumerate(name):
+        if letter.isupper() and i and name[i - 1] != "_":
+            letters.append("_")
+        letters.append(letter.lower())
+    return "".join(letters)
+
+
+def _seed(seed: int) -> None:
+    """Seed what RLBench and its tasks draw from, which is global."""
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+__all__ = ["RLBenchSimulator"]

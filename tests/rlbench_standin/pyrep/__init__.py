@@ -1,0 +1,1 @@
+"""A stand-in for PyRep: the few names that the adapter touches."""

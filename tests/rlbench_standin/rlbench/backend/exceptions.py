@@ -1,0 +1,9 @@
+"""A stand-in for rlbench.backend.exceptions."""
+
+
+class InvalidActionError(Exception):
+    pass
+
+
+class TaskEnvironmentError(Exception):
+    pass
