@@ -107,7 +107,7 @@ def test_check_names_what_does_not_hold() -> None:
 def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [*MANYARMS, "bench", "standins:Sleeper", "--steps", "100000", "--warmup", "0", "--options", "naps={0: 0.01}"],
+        [*MANYARMS, "bench", "standins:Sleeper", "--steps", "100000", "--warmup", "0", "--options", "naps={'0': 0.01}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -115,9 +115,9 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> 
         env=env,
     )
     deadline = time.monotonic() + 60
-    while len(psutil.Process(process.pid).children()) < 9 and time.monotonic() < deadline:
+    while len(psutil.Process(process.pid).children(recursive=True)) < 10 and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(4)  # eight workers and the keeper are there; give them time to make some steps
+    time.sleep(4)  # eight workers, their nursery and the keeper are there; give them time to make some steps
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -133,6 +133,7 @@ def test_demo_compares_with_gymnasium(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a hundred episodes are filmed
 def test_demo_ends_with_an_arm_that_learns(tmp_path: Path) -> None:
     done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--steps", "0", "--train-seconds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
