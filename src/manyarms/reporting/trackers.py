@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -115,14 +116,13 @@ def open_trackers(
     plain = json.loads(json.dumps(dict(config), default=str))
     run = _Run(folder.resolve(), project_name, experiment, plain, from_step)
     views: dict[str, _View] = {}
-    try:
+    with ExitStack() as undo:
         for name in dict.fromkeys(backends):
             views[name] = _opened(name, run)
-        return Trackers(folder, views, from_step)
-    except BaseException:
-        for view in views.values():
-            view.close(failed=True)
-        raise
+            undo.callback(views[name].close, failed=True)
+        trackers = Trackers(folder, views, from_step)
+        undo.pop_all()
+    return trackers
 
 
 def _opened(name: str, run: _Run) -> _View:

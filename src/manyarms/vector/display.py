@@ -6,6 +6,7 @@ settings there, and several of them at once corrupt each other's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -160,11 +161,10 @@ class Displays:
             self._root = None
 
     def __enter__(self) -> Displays:
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
             self.start()
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
-from ..base import SpecError
+from ..choices import check_choices, width_and_height
 from .modes import MODES, ROBOTS
 
 CAMERAS = ("left_shoulder", "right_shoulder", "overhead", "wrist", "front")
@@ -53,24 +53,20 @@ class Options:
     """Frames a second that CoppeliaSim draws for itself."""
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("arm_mode", self.arm_mode, tuple(MODES)),
-            ("renderer", self.renderer, RENDERERS),
-            ("robot", self.robot, tuple(ROBOTS)),
-            *(("camera", camera, CAMERAS) for camera in self.cameras),
-        ):
-            if value not in choices:
-                raise SpecError("%s is %r: choose from %s" % (name, value, ", ".join(choices)))
-        if any(not 8 <= side <= 4096 for side in self.size):
-            raise SpecError("image_size is %r: width and height must be from 8 to 4096" % (self.image_size,))
+        check_choices(
+            (
+                ("arm_mode", self.arm_mode, tuple(MODES)),
+                ("renderer", self.renderer, RENDERERS),
+                ("robot", self.robot, tuple(ROBOTS)),
+                *(("camera", camera, CAMERAS) for camera in self.cameras),
+            )
+        )
+        width_and_height(self.image_size, 4096)
 
     @property
     def size(self) -> Tuple[int, int]:
         """Width and height."""
-        if isinstance(self.image_size, int):
-            return self.image_size, self.image_size
-        width, height = self.image_size
-        return int(width), int(height)
+        return width_and_height(self.image_size, 4096)
 
     @property
     def kinds(self) -> Tuple[str, ...]:

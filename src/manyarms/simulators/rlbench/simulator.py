@@ -11,7 +11,7 @@ import importlib.util
 import os
 import random
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
@@ -73,7 +73,10 @@ class RLBenchSimulator(Simulator):
         self._name = ""
         self._info: Dict[str, Any] = {}
         self._refusals = 0
-        try:
+        # A CoppeliaSim that has not come up may hang or crash when shut down, before anyone has heard why: only the
+        # home is given back.
+        with ExitStack() as undo:
+            undo.callback(self._home.remove)
             stack.prepare(bool(self.options.cameras))
             self._api = stack.load()
             self._known = stack.task_names()
@@ -82,10 +85,7 @@ class RLBenchSimulator(Simulator):
             self._config = self._configure()
             self._launch()
             self.spec = self._describe(max_episode_steps)
-        except BaseException:
-            # A CoppeliaSim that has not come up may hang or crash when shut down, before anyone has heard why.
-            self._home.remove()
-            raise
+            undo.pop_all()
         self._ready = True
 
     @classmethod

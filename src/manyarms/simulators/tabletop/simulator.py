@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type, Union
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put
+from ..choices import check_choices, width_and_height
 from .control import MODES, Controller, InvalidAction
 from .expert import Expert
 from .rendering import QUALITIES, Cameras
@@ -62,23 +63,19 @@ class Options:
     """Add the field `expert_action`: what the scripted policy would do next."""
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("arm_mode", self.arm_mode, tuple(MODES)),
-            ("render_quality", self.render_quality, tuple(QUALITIES)),
-            *(("camera", camera, CAMERAS) for camera in self.cameras),
-        ):
-            if value not in choices:
-                raise SpecError("%s is %r: choose from %s" % (name, value, ", ".join(choices)))
-        if any(not 8 <= side <= 1024 for side in self.size):
-            raise SpecError("image_size is %r: width and height must be from 8 to 1024" % (self.image_size,))
+        check_choices(
+            (
+                ("arm_mode", self.arm_mode, tuple(MODES)),
+                ("render_quality", self.render_quality, tuple(QUALITIES)),
+                *(("camera", camera, CAMERAS) for camera in self.cameras),
+            )
+        )
+        width_and_height(self.image_size, 1024)
 
     @property
     def size(self) -> Tuple[int, int]:
         """Width and height."""
-        if isinstance(self.image_size, int):
-            return self.image_size, self.image_size
-        width, height = self.image_size
-        return width, height
+        return width_and_height(self.image_size, 1024)
 
     @property
     def kinds(self) -> Tuple[str, ...]:

@@ -1,0 +1,24 @@
+"""Checks that the options of several simulators share."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Sequence, Tuple, Union
+
+from .base import SpecError
+
+_LEAST = 8
+
+
+def check_choices(chosen: Iterable[Tuple[str, Any, Sequence[Any]]]) -> None:
+    """Refuse a value that is none of its choices; `chosen` are names, values and choices."""
+    for name, value, choices in chosen:
+        if value not in choices:
+            raise SpecError("%s is %r: choose from %s" % (name, value, ", ".join(choices)))
+
+
+def width_and_height(image_size: Union[int, Sequence[int]], most: int) -> Tuple[int, int]:
+    """Return an image's size; one number stands for both."""
+    width, height = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if not all(_LEAST <= side <= most for side in (width, height)):
+        raise SpecError("image_size is %r: width and height must be from %d to %d" % (image_size, _LEAST, most))
+    return int(width), int(height)
