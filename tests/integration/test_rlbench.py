@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -491,3 +492,38 @@ def test_the_stand_in_has_the_signatures_of_rlbench(monkeypatch: pytest.MonkeyPa
     assert used <= set(checked), f"the adapter uses what was not checked: {sorted(used - set(checked))}"
     for name in [name for name in sys.modules if name.split(".")[0] in ("rlbench", "pyrep")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_lost_display_costs_one_episode_and_is_replaced(tmp_path: Path) -> None:
+    options = standin_options(tmp_path)
+    del options["env"]["DISPLAY"], options["env"]["QT_QPA_PLATFORM"]
+    with manyarms.make_vec("rlbench/reach_target", 2, display="xvfb", image_size=(24, 16), **options) as envs:
+        displays = envs._supervisor._displays
+        assert displays is not None
+        envs.reset(seed=0)
+        lost, kept = (server.pid for server in displays.servers)
+        hold = np.stack([toward(pose_of(envs, row)) for row in range(2)])[:, None]
+        os.kill(lost, signal.SIGKILL)
+        while not envs.failures:  # until the connection is seen to have broken
+            chunk = envs.step_chunk(hold)
+        assert chunk.aborted.tolist() == [True, False]
+        assert "X11 connection broke" in str(envs.failures[0])
+        chunk = envs.step_chunk(hold)
+        assert not chunk.aborted.any()
+        assert envs.step_chunk(hold).num_steps.tolist() == [1, 1]
+        assert chunk.observations["front_rgb"].any()
+        pids = [server.pid for server in displays.servers]
+        assert len(pids) == 2
+        assert kept in pids
+        assert lost not in pids
+
+
+def test_switching_cameras_for_filmed_steps_is_counted_as_toggle(make: Make, tmp_path: Path) -> None:
+    with make(profile=True, render_every=4, max_chunk=16) as envs:
+        envs.reset(seed=0)
+        drawn = len(notes(tmp_path, "render"))
+        chunk = envs.step_chunk(np.repeat(toward(pose_of(envs))[None, None], 16, axis=1))
+        assert len(chunk.frames["front_rgb"][0]) == 3
+        assert chunk.timing.toggle > 0.0
+        # Four looks through two cameras: what nobody sees is not drawn.
+        assert len(notes(tmp_path, "render")) - drawn == 8

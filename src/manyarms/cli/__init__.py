@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "bench": "measure how fast a simulator steps in many processes",
     "check": "run the conformance suite against a simulator",
     "demo": "see what manyarms does, in a minute",
+    "doctor": "check this machine and its simulators, and say how to mend them",
     "eval": "play tasks with a policy and count successes",
     "record": "write episodes to disk, as demonstrations or to play back",
     "replay": "play recorded episodes back and compare bit for bit",
@@ -43,14 +44,25 @@ def run(arguments: list[str]) -> int:
 
         print(f"manyarms {manyarms.__version__}")
         return 0
-    from manyarms.errors import ManyarmsError, UnknownName, did_you_mean
+    return answer(lambda: _command(name, rest))
+
+
+def _command(name: str, arguments: list[str]) -> int:
+    from manyarms.errors import UnknownName, did_you_mean
+
+    if name not in COMMANDS:
+        raise UnknownName(f"there is no command {name!r}", do=did_you_mean(name, COMMANDS))
+    import importlib
+
+    return importlib.import_module(f"manyarms.cli.{name}").main(arguments)
+
+
+def answer(call: Callable[[], int]) -> int:
+    """Return the exit status of what is called; what goes wrong is said in words, not in a traceback."""
+    from manyarms.errors import ManyarmsError
 
     try:
-        if name not in COMMANDS:
-            raise UnknownName(f"there is no command {name!r}", do=did_you_mean(name, COMMANDS))
-        import importlib
-
-        return importlib.import_module(f"manyarms.cli.{name}").main(rest)
+        return call()
     except ManyarmsError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2

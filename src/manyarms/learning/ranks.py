@@ -1,4 +1,7 @@
-"""The processes that train one policy together, as torchrun starts them; one alone is the plain case."""
+"""The processes that train one policy together, as torchrun starts them; one alone is the plain case.
+
+PyTorch is imported where ranks speak to each other: one alone does without.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
-
-import torch
-from torch import distributed, nn
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
+from typing import TYPE_CHECKING, TypeVar
 
 from manyarms.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ class Ranks:
         """Return what every rank has, in the order of ranks."""
         if self.world == 1:
             return [mine]
+        from torch import distributed
+
         found: list[T | None] = [None] * self.world
         distributed.all_gather_object(found, mine)
         return found  # type: ignore[return-value]
@@ -44,6 +47,9 @@ class Ranks:
         """Return the sums over all ranks."""
         if self.world == 1:
             return list(numbers)
+        import torch
+        from torch import distributed
+
         total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         distributed.all_reduce(total)
         return total.tolist()
@@ -59,12 +65,16 @@ class Ranks:
     def agree(self, policy: nn.Module) -> None:
         """Give every rank the first one's weights."""
         if self.world > 1:
+            from torch import distributed
+
             for tensor in policy.state_dict().values():
                 distributed.broadcast(tensor, 0)
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
         if self.world > 1:
+            from torch import distributed
+
             distributed.barrier()
 
 
@@ -91,6 +101,11 @@ def joined(device: str = "cpu") -> Iterator[Ranks]:
     if ranks.world == 1:
         yield ranks
         return
+    import torch
+    from torch import distributed
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
     on_gpu = ranks.device.startswith("cuda")
     if on_gpu:
         torch.cuda.set_device(ranks.device)

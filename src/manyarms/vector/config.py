@@ -71,7 +71,9 @@ class VectorConfig:
     action_bounds: str = "error"
     """Actions out of range: "error", "clip" or "ignore"."""
     render_every: int = 0
-    """Also render every n-th step inside a chunk, for those who watch; 0: only the last."""
+    """Also render every n-th step of an episode, inside chunks too, for those who watch; 0: only where chunks end."""
+    render_rows: Sequence[int] | None = None
+    """The rows of which `render_every` speaks; default: all."""
     profile: bool = False
     """Measure where the time goes."""
     trace: str | os.PathLike[str] | None = None
@@ -142,6 +144,9 @@ class VectorConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
+        rows = self.render_rows
+        if rows is not None and any(not 0 <= row < self.num_envs for row in rows):
+            raise ConfigError(f"render_rows is {list(rows)}; rows are numbered 0 to {self.num_envs - 1}")
         devices = [self.egl_device] if isinstance(self.egl_device, int) else self.egl_device
         if devices is not None and (not devices or any(device < 0 for device in devices)):
             raise ConfigError(f"egl_device is {self.egl_device!r}; give the index of a GPU, or several")

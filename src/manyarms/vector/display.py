@@ -194,8 +194,9 @@ class Displays:
         for path in (home, runtime):
             path.mkdir(mode=0o700)
         elsewhere: Variables = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"))
+        own_places = {"HOME": str(home), "XDG_RUNTIME_DIR": str(runtime), "MANYARMS_PRIVATE_HOME": "1"}
         # Packages that the user has installed under the real HOME must still be found.
-        return {**elsewhere, "HOME": str(home), "XDG_RUNTIME_DIR": str(runtime), "PYTHONUSERBASE": site.getuserbase()}
+        return {**elsewhere, **own_places, "PYTHONUSERBASE": site.getuserbase()}
 
     def _start_servers(self, keys: Sequence[int]) -> None:
         assert self._root is not None, "start() comes first"

@@ -96,7 +96,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Rows whose control words ask for some cameras only."""
         self._control[:, w.CAMERAS] = _ALL_CAMERAS
         self._sent_mode = self._sent_length = -1
-        self._control[:, w.RENDER_EVERY] = config.render_every
+        watched = slice(None) if config.render_rows is None else list(config.render_rows)
+        self._control[watched, w.RENDER_EVERY] = config.render_every
 
     # -- as Gymnasium users know it -----------------------------------------------------------------------------------
 

@@ -106,12 +106,11 @@ class Port:
             self._camera_sets[bits] = cameras
         return cameras
 
-    def frame_slot(self, step: int) -> Optional[Dict[str, np.ndarray]]:
-        """Return where the frame after `step` actions goes, when it is one that is watched."""
-        every = self.control[w.RENDER_EVERY]
-        if not every or step % every or self.status[w.FRAMES] >= len(self._frames):
-            return None
+    def frame_slot(self) -> Optional[Dict[str, np.ndarray]]:
+        """Return where the next frame inside the chunk goes; None when all of the ring is used."""
         slot = self.status[w.FRAMES]
+        if slot >= len(self._frames):
+            return None
         self.status[w.FRAMES] = slot + 1
         return self._frames[slot]
 

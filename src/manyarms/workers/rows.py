@@ -147,12 +147,12 @@ class Row:
         def step(action: Any) -> StepResult:
             nonlocal taken
             taken += 1
-            watched = every > 0 and taken % every == 0
+            watched = every > 0 and (self.steps + taken) % every == 0  # counted from the episode's beginning
             if self._expects:
                 self._tell(cameras if taken == count or watched else ())
             result = self.simulator.step(action)
             if watched and taken < count and not (result[2] or result[3]):
-                self._film(taken, cameras, self.watch)
+                self._film(cameras, self.watch)
             return result
 
         return run_chunk(step, actions)
@@ -163,8 +163,8 @@ class Row:
         if self.watch:
             self.watch.add(w.TOGGLE, began)
 
-    def _film(self, step: int, cameras: Any, watch: Optional[Stopwatch]) -> None:
-        views = self.port.frame_slot(step)
+    def _film(self, cameras: Any, watch: Optional[Stopwatch]) -> None:
+        views = self.port.frame_slot()
         if views is not None:
             began = time.perf_counter()
             self.simulator.observe(views, cameras)

@@ -2,12 +2,16 @@
 
 Faults are asked for by gripper commands (`HANG`, `CRASH`, `VREP_ERROR`), and by words in RLBENCH_STANDIN_FAULTS:
 ``launch_hang``, ``handles`` (a wrong version), ``unplaceable=N`` and ``vrep_reset=N`` (N resets fail, after the first).
+Where there is an X server, it is connected to, and its end is the process's.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
+import sys
 import time
 from typing import Any
 
@@ -41,6 +45,16 @@ def faults():
     return {word.partition("=")[0]: int(word.partition("=")[2] or 1) for word in words}
 
 
+def connected(display):
+    """Return a connection to an X server, if there is one behind the name."""
+    path = "/tmp/.X11-unix/X" + display.lstrip(":").partition(".")[0]
+    if not display or not os.path.exists(path):
+        return None
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(path)
+    return server
+
+
 class World:
     """One CoppeliaSim."""
 
@@ -67,6 +81,7 @@ class World:
             os.abort()  # Qt: a second QApplication
         if not os.environ.get("DISPLAY") and os.environ.get("QT_QPA_PLATFORM") != "offscreen":
             os.abort()  # Qt: could not connect to display
+        self._display = connected(os.environ.get("DISPLAY", ""))
         self._settings = os.path.join(os.environ["HOME"], "coppeliasim-settings")
         os.close(os.open(self._settings, os.O_CREAT | os.O_EXCL))
         if "launch_hang" in wanted:
@@ -117,6 +132,9 @@ class World:
             raise InvalidActionError("A path could not be found because the target is outside of workspace.")
 
     def misbehave(self, command):
+        if self._display is not None and select.select([self._display], [], [], 0)[0]:
+            print("The X11 connection broke (error 1). Did the X11 server die?", file=sys.stderr, flush=True)
+            os._exit(1)  # Qt: whoever has lost its display ends
         if command == HANG:
             time.sleep(3600)
         if command == CRASH:

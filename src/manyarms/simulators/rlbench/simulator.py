@@ -1,7 +1,8 @@
 """RLBench as a simulator: ``rlbench/reach_target``.
 
 One CoppeliaSim a process. RLBench renders at the end of every step whatever its configuration asks for, so everything
-is switched off except while somebody looks (`observe`): a chunk then renders, and reads the robot's state, once.
+is switched off except where somebody will look (`expect`, `observe`): a chunk then renders, and reads the robot's
+state, once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
-from ..base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put, run_chunk
+from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put
 from . import stack
 from .demos import unroll
 from .modes import MODES, with_unit_quaternion
@@ -71,8 +72,13 @@ class RLBenchSimulator(Simulator):
         self._ready = self._shaken = False
         self._task: Any = None
         self._name = ""
-        self._info: Dict[str, Any] = {}
+        self._news: Dict[str, Any] = {}
+        """What is to be told with the next observation."""
         self._refusals = 0
+        self._watching: Sequence[str] = ()
+        """The cameras that are on while the next step is taken."""
+        self._seen: Any = None
+        """What the last step saw through them."""
         # A CoppeliaSim that has not come up may hang or crash when shut down, before anyone has heard why: only the
         # home is given back.
         with ExitStack() as undo:
@@ -237,7 +243,8 @@ class RLBenchSimulator(Simulator):
         if seed is not None:
             _seed(seed)
         self._refusals = 0
-        self._info = self._begin(None if wanted is None else int(wanted))
+        self._seen = None
+        self._news = self._begin(None if wanted is None else int(wanted))
 
     def _begin(self, wanted: Optional[int]) -> Dict[str, Any]:
         """Lay out an episode; one that cannot be laid out gives way to the next that the random numbers hold."""
@@ -277,13 +284,19 @@ class RLBenchSimulator(Simulator):
         self._home.remove()
         os._exit(_EXIT_CODE)
 
-    def step(self, action: Any) -> StepResult:
-        self._info = self._tally()
-        return self._apply(action)
+    def expect(self, cameras: Sequence[str]) -> None:
+        # RLBench looks at the end of every step: with its switches set now, the step brings what will be observed.
+        if cameras:
+            self._wake(cameras)
+        self._watching = cameras
 
-    def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
-        self._info = self._tally()
-        return run_chunk(self._apply, actions)
+    def step(self, action: Any) -> StepResult:
+        self._seen = None
+        try:
+            return self._apply(action)
+        finally:
+            if self._watching:
+                self._sleep()
 
     def _apply(self, action: Any) -> StepResult:
         action = np.array(action, np.float64)
@@ -296,36 +309,36 @@ class RLBenchSimulator(Simulator):
         if MODES[self.options.arm_mode].pose:
             action = with_unit_quaternion(action)
         try:
-            _, reward, terminated = self._task.step(action)
+            seen, reward, terminated = self._task.step(action)
         except self._api.InvalidActionError as error:
             return self._refuse(str(error))
         except RuntimeError as error:
             self._shaken = True
             raise stack.explain(error) from error
+        if self._watching:
+            self._seen = seen
         success = self._succeeded() if self.options.shaped_rewards else reward > 0.0
         return StepResult(float(reward), bool(success), bool(terminated))
 
     def _refuse(self, why: str) -> StepResult:
         """Report an action that was not carried out; the episode goes on."""
         self._refusals += 1
-        self._info = {"invalid_action": why, **self._tally()}
+        self._news["invalid_action"] = why
         return StepResult(0.0)
-
-    def _tally(self) -> Dict[str, Any]:
-        """Return how many actions of this episode were not carried out, if any."""
-        return {"invalid_actions": self._refusals} if self._refusals else {}
 
     def _succeeded(self) -> bool:
         """Ask the task itself: a shaped reward does not say."""
         return bool(self._task._task.success()[0])
 
     def info(self) -> Dict[str, Any]:
-        return self._info
+        news, self._news = self._news, {}
+        return {**news, "invalid_actions": self._refusals} if self._refusals else news
 
     # -- what is seen -------------------------------------------------------------------------------------------------
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
-        seen = self._look(cameras)
+        fresh = self._seen is not None and set(cameras) <= set(self._watching)
+        seen = self._seen if fresh else self._look(cameras)
         for name in self._states:
             put(out, name, getattr(seen, name))
         for camera in cameras:
@@ -355,16 +368,19 @@ class RLBenchSimulator(Simulator):
     @contextmanager
     def _awake(self, cameras: Sequence[str]) -> Iterator[None]:
         """Switch on what is looked at."""
+        self._wake(cameras)
+        try:
+            yield
+        finally:
+            self._sleep()
+
+    def _wake(self, cameras: Sequence[str]) -> None:
         for name in self._states:
             setattr(self._config, name, True)
         for camera in cameras:
             config = getattr(self._config, camera + "_camera")
             for kind in self.options.kinds:
                 setattr(config, kind, True)
-        try:
-            yield
-        finally:
-            self._sleep()
 
     def _sleep(self) -> None:
         self._config.set_all(False)

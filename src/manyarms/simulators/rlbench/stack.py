@@ -53,9 +53,15 @@ class Broken(RuntimeError):
 
 
 class Home:
-    """A folder that stands for the user's home: parallel CoppeliaSims corrupt each other's settings in a shared one."""
+    """A folder that stands for the user's home: parallel CoppeliaSims corrupt each other's settings in a shared one.
+
+    A worker that was given one (with its display) keeps it.
+    """
 
     def __init__(self) -> None:
+        self._lock: Optional[int] = None
+        if os.environ.get("MANYARMS_PRIVATE_HOME"):
+            return
         _sweep()
         made = tempfile.mkdtemp(prefix="new-" + _HOME_PREFIX)
         self._lock = _lock(os.path.join(made, "lock"))

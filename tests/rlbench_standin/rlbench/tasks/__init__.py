@@ -57,6 +57,13 @@ def make_task(name):
     return type("".join(word.capitalize() for word in name.split("_")), (Task,), {"name": name})
 
 
+def __getattr__(name):
+    for task in NAMES:
+        if "".join(word.capitalize() for word in task.split("_")) == name:
+            return make_task(task)
+    raise AttributeError(name)
+
+
 class _Listing:
     """Lists a module for each task, as RLBench has, without a file for each."""
 
