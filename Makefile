@@ -28,6 +28,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/shellcheck scripts/*.sh
 
 types: $(READY)
 	$(BIN)/pyright

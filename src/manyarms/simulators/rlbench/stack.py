@@ -16,10 +16,9 @@ from typing import Any, List, Optional
 COPPELIASIM = "CoppeliaSim 4.1.0"
 
 INSTALL = (
-    "RLBench needs %s (unpack it, no root needed), then PyRep and RLBench from their repositories: "
-    "export COPPELIASIM_ROOT=<where it lies>; pip install git+https://github.com/stepjam/PyRep.git "
-    "git+https://github.com/stepjam/RLBench.git gymnasium opencv-python-headless. "
-    "The package named pyrep on PyPI is something else." % COPPELIASIM
+    "RLBench needs %s, PyRep and RLBench from their repositories: scripts/install_coppeliasim.sh and "
+    "scripts/reinstall_rlbench.sh of manyarms' repository install them. The package named pyrep on PyPI is something "
+    "else." % COPPELIASIM
 )
 
 _VARIABLES = (
