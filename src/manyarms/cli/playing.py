@@ -43,6 +43,8 @@ class PlayConfig:
     """Episodes a task."""
     seed: int = 0
     """Seed of every task's first episode; the others count up."""
+    init_states: int | None = None
+    """Fixed states of each task that episodes begin from in turn (LIBERO has 50); default: wherever the seed says."""
     num_envs: int = 4
     """Environments side by side; results do not depend on it."""
     rows_per_worker: int = 1
@@ -61,6 +63,8 @@ class PlayConfig:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ConfigError(f"episodes is {self.episodes}; play at least one")
+        if self.init_states is not None and self.init_states < 1:
+            raise ConfigError(f"init_states is {self.init_states}; it must be at least 1")
 
     @property
     def task_names(self) -> list[str]:
@@ -107,4 +111,4 @@ def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:
 
 def episodes_of(config: PlayConfig, envs: VectorEnv) -> list[EpisodeId]:
     """Return every episode, task by task in turn, so that an evaluation cut short knows something of each."""
-    return held_out(tasks_of(envs), config.episodes, config.seed)
+    return held_out(tasks_of(envs), config.episodes, config.seed, config.init_states)

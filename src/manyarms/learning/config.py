@@ -100,6 +100,8 @@ class EnvSettings:
     """eval: episodes a task."""
     seed: int | None = None
     """Of the first episode, the others count up; 0 for train, 1000000 for eval."""
+    init_states: int | None = None
+    """Fixed states of each task that episodes begin from in turn (LIBERO has 50); default: wherever the seed says."""
     python: str | None = None
     """The interpreter the simulator runs in."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -228,6 +230,8 @@ class TrainConfig:
             raise ConfigError("env.train.rollout_epoch would do nothing: algorithm.episodes_per_step is given")
         if not self.runner.updates and not (self.cloning.wanted or self.runner.only_eval):
             raise ConfigError("runner.max_steps is 0 and there is no cloning: nothing would be learnt")
+        if any(env.init_states is not None and env.init_states < 1 for env in (self.env.train, self.env.eval)):
+            raise ConfigError("init_states must be at least 1")
         if self.rollout.batch_size is not None and self.rollout.batch_size < 1:
             raise ConfigError("rollout.batch_size must be at least 1")
         first, last = self.seeds

@@ -46,6 +46,11 @@ def load(source: str, overrides: Sequence[str] = ()) -> Settings:
     return _checked(given, name)
 
 
+def from_mapping(values: Mapping[str, Any], name: str) -> Settings:
+    """Check settings that were made by a program."""
+    return _checked(OmegaConf.create(dict(values)), name)
+
+
 def _find(source: str) -> tuple[str, str]:
     path = Path(source)
     try:

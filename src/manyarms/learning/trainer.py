@@ -15,7 +15,7 @@ from manyarms.errors import ConfigError
 from manyarms.learning.judging import Outcome, Placed, Played, samples_from
 from manyarms.learning.learner import Learner
 from manyarms.learning.samples import Samples
-from manyarms.rollout import Episode, Runner, repetitions
+from manyarms.rollout import Episode, Runner, repetitions, starts
 from manyarms.vector import EpisodeId
 
 
@@ -29,6 +29,8 @@ class TrainerConfig:
     """Episodes an update is made from; with groups, a multiple of group_size."""
     seed: int = 0
     """Of the first episode; the others count up."""
+    init_states: int | None = None
+    """Fixed states of each task that episodes begin from in turn; default: wherever the seed says."""
 
     def __post_init__(self) -> None:
         if self.max_steps < 1 or self.episodes_per_step < 1:
@@ -83,8 +85,8 @@ class Trainer:
     def _episodes(self) -> Played:
         count = self.config.episodes_per_step
         share = self._ranks.share(count)
-        starts = itertools.islice(self._starts(self.position), share.start, share.stop)
-        episodes = list(zip(share, self.runner.play(starts), strict=True))
+        begun = itertools.islice(self._starts(self.position), share.start, share.stop)
+        episodes = list(zip(share, self.runner.play(begun), strict=True))
         return Played(episodes, count, self._told([Outcome.of(episode) for _, episode in episodes]))
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
@@ -103,19 +105,19 @@ class Trainer:
         kept: list[Placed] = []
         spare: Episode | None = None
         outcomes: list[Outcome] = []
-        good = starts = 0
-        while good < wanted and starts < most:
-            found = self._round(starts, wanted - good, most - starts)
+        good = used = 0
+        while good < wanted and used < most:
+            found = self._round(used, wanted - good, most - used)
             kept += found.episodes
             outcomes += found.outcomes
             spare = spare or found.spare
-            good, starts = good + found.good, starts + found.starts
+            good, used = good + found.good, used + found.starts
         if not good:
             raise ConfigError(
-                f"in each of {starts} groups all episodes earned the same: there is nothing to learn from",
+                f"in each of {used} groups all episodes earned the same: there is nothing to learn from",
                 do="begin with a policy that succeeds now and then (cloning), raise group_size, or shape the reward",
             )
-        return Played(kept, starts, outcomes, starts - good, spare)
+        return Played(kept, used, outcomes, used - good, spare)
 
     def _round(self, first: int, missing: int, most: int) -> _Round:
         """Play groups from a place of this update's schedule on: one round, or, alone, until none is missing."""
@@ -129,9 +131,9 @@ class Trainer:
             heard.append(Outcome.of(episode))
             return sampling(episode)
 
-        starts = itertools.islice(self._starts(self.position + first), share.start, share.stop)
+        begun = itertools.islice(self._starts(self.position + first), share.start, share.stop)
         if share:
-            for _ in self.runner.play((e for s in starts for e in repetitions(s, algorithm.group_size)), enough):
+            for _ in self.runner.play((e for s in begun for e in repetitions(s, algorithm.group_size)), enough):
                 pass
         before = (first + share.start) * algorithm.group_size
         placed = [(before + place, episode) for place, episode in sampling.kept]
@@ -139,10 +141,9 @@ class Trainer:
         return _Round(placed, int(good), int(starts_used), self._told(heard), sampling.last)
 
     def _starts(self, first: int) -> Iterator[EpisodeId]:
-        """Yield how episodes begin, from a place in the schedule on: tasks in turn, a new seed each."""
-        for position in itertools.count(first):
-            task = self._tasks[position % len(self._tasks)]
-            yield EpisodeId(task, self.config.seed + position // len(self._tasks))
+        """Yield how episodes begin, from a place in the schedule on."""
+        config = self.config
+        return starts(self._tasks, config.seed, first=first, init_states=config.init_states)
 
     # -- learning -----------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from manyarms.policies.base import Policy
 from manyarms.reporting.results import EpisodeResult
-from manyarms.rollout import Runner, RunnerConfig, Sink
+from manyarms.rollout import Runner, RunnerConfig, Sink, starts
 from manyarms.vector import EpisodeId, VectorEnv
 
 
-def held_out(tasks: Sequence[str | None], episodes: int, seed: int) -> list[EpisodeId]:
+def held_out(
+    tasks: Sequence[str | None], episodes: int, seed: int, init_states: int | None = None
+) -> list[EpisodeId]:
     """Return so many episodes a task, tasks in turn, so that an evaluation cut short knows something of each."""
-    return [EpisodeId(task=task, seed=seed + i) for i in range(episodes) for task in tasks]
+    return list(itertools.islice(starts(tasks, seed, init_states=init_states), episodes * len(tasks)))
 
 
 def tasks_of(envs: VectorEnv) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -136,6 +137,21 @@ def describe(episode: EpisodeId) -> str:
     if episode.index:
         parts.append(f"repetition {episode.index}")
     return ", ".join(parts)
+
+
+def starts(
+    tasks: Sequence[str | None], seed: int, *, first: int = 0, init_states: int | None = None
+) -> Iterator[EpisodeId]:
+    """Yield how episodes begin, endlessly, from a place on: tasks in turn, a new seed each.
+
+    With `init_states`, a task's episodes begin from as many fixed states in turn, each time round with a new seed.
+    """
+    for position in itertools.count(first):
+        turn, place = divmod(position, len(tasks))
+        if init_states is None:
+            yield EpisodeId(tasks[place], seed + turn)
+        else:
+            yield EpisodeId(tasks[place], seed + turn // init_states, turn % init_states)
 
 
 def repetitions(episode: EpisodeId, count: int) -> list[EpisodeId]:

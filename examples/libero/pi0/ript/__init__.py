@@ -1,0 +1,1 @@
+"""Reinforcement learning with sparse rewards, as RIPT-VLA does it."""

@@ -1,0 +1,1 @@
+"""Runners: a policy in many environments."""

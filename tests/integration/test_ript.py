@@ -1,0 +1,292 @@
+"""The RIPT-VLA runner: the commands of its document, and what its users' training scripts rely on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from manyarms.errors import ConfigError
+from manyarms.policies.base import ActionChunk, Observations
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libero"
+CONFIG = "pi0/ript/config/ript_vla_test.yaml"
+
+
+def run(*words: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LIBERO_PYTHON": ""}
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES, env=env, timeout=timeout, check=False)
+
+
+@pytest.fixture
+def ript(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import the runners as training scripts do."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return importlib.import_module("pi0.ript.env.pi0_libero_runner_ript_vla")
+
+
+@pytest.fixture
+def lockstep(ript: Any) -> Any:
+    return importlib.import_module("pi0.ript.env.pi0_libero_runner").LIBEROEnvRunner
+
+
+@pytest.fixture
+def create_env_runner(ript: Any) -> Any:
+    return importlib.import_module("integration_patch_ript_vla").create_env_runner
+
+
+class Drawn:
+    """Three actions, drawn from the episode's identity: the same whichever environment plays it."""
+
+    chunk = 3
+    cameras: tuple[str, ...] = ()
+
+    def act(self, observations: Observations) -> ActionChunk:
+        actions = np.stack([self._of(observations, i) for i in range(len(observations))])
+        return ActionChunk.of(actions, log_probs=-np.abs(actions), chosen=actions / 2)
+
+    def _of(self, observations: Observations, i: int) -> np.ndarray:
+        key = [*observations.episodes[i].key, int(observations.steps[i])]
+        return np.random.default_rng(key).uniform(-1, 1, (3, 7)).astype(np.float32)
+
+
+def make(ript: Any, **changes: Any) -> Any:
+    settings = {"policy": Drawn(), "benchmark_name": "tabletop", "rollouts_per_env": 5, "num_parallel_envs": 2}
+    return ript.PI0LiberoRunner(**{**settings, "max_episode_length": 7, "cameras": [], **changes})
+
+
+# -- the document's commands ------------------------------------------------------------------------------------------
+
+
+def test_the_import_check_of_the_document() -> None:
+    code = "from pi0.ript.env.pi0_libero_runner_ript_vla import PI0LiberoRunner; print('✅ Import成功')"
+    done = run("-c", code)
+    assert done.stdout == "✅ Import成功\n", done.stderr
+
+
+def test_the_config_check_of_the_document() -> None:
+    code = f"from omegaconf import OmegaConf; print(OmegaConf.load({CONFIG!r}).features.use_ript_vla_runner)"
+    assert run("-c", code).stdout == "True\n"
+
+
+def test_the_integration_test_of_the_document_passes_without_libero() -> None:
+    done = run("test_ript_vla_integration.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has no LIBERO" in done.stdout
+    assert "5 of 5 passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_quick_test_of_the_document_trains_and_plays(tmp_path: Path) -> None:
+    done = run("quick_single_gpu_test.py", "--config_path", CONFIG, "--log_path", str(tmp_path), timeout=220)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained: 2 updates" in done.stdout
+    assert "PI0LiberoRunner: 4 rollouts of push_button" in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "ript/metrics.jsonl").read_text().splitlines()]
+    assert any("rollout/rejected_groups" in line for line in lines)
+
+
+def test_a_missing_config_is_said_in_words() -> None:
+    done = run("quick_single_gpu_test.py", "--config_path", "nowhere.yaml")
+    assert done.returncode == 2
+    assert "there is no config at nowhere.yaml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_function_of_the_document_works_as_it_stands(ript: Any) -> None:
+    """With attributes of the config, as in the document's "method 3"."""
+    config = OmegaConf.create(
+        {
+            "features": {"use_ript_vla_runner": True},
+            "task": {"benchmark_name": "tabletop", "num_parallel_envs": 2},
+            "algo": {"rollouts_per_env": 2},
+        }
+    )
+    assert getattr(config.features, "use_ript_vla_runner", False)
+    runner = ript.PI0LiberoRunner(
+        policy=Drawn(),
+        benchmark_name=config.task.benchmark_name,
+        rollouts_per_env=config.algo.rollouts_per_env,
+        num_parallel_envs=config.task.num_parallel_envs,
+        rank=0,
+    )
+    assert runner.env_names[0] == "close_drawer"
+
+
+# -- what the flags choose --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "processes"),
+    [
+        ({"use_ript_vla_runner": True, "enable_parallel_envs": True}, "PI0LiberoRunner", 4),
+        ({"enable_true_parallel_envs": True}, "LIBEROEnvRunner", 4),
+        ({"enable_parallel_envs": True}, "LIBEROEnvRunner", 4),
+        ({}, "LIBEROEnvRunner", 1),
+    ],
+)
+def test_flags_choose_the_runner(create_env_runner: Any, flags: dict[str, bool], kind: str, processes: int) -> None:
+    config = {"features": flags, "task": {"benchmark_name": "tabletop", "num_parallel_envs": 4}}
+    for form in (config, OmegaConf.create(config)):
+        runner = create_env_runner(form, Drawn())
+        assert type(runner).__name__ == kind
+        assert runner.num_parallel_envs == processes
+
+
+# -- playing ----------------------------------------------------------------------------------------------------------
+
+
+def test_environments_are_processes_and_one_inference_serves_those_that_wait(ript: Any) -> None:
+    runner = make(ript, num_parallel_envs=3, rollouts_per_env=3)
+    envs, task_id, count = runner.create_env("push_button")
+    with envs:
+        assert count == len(set(envs.worker_pids)) == 3
+        assert os.getpid() not in envs.worker_pids
+        assert task_id == runner.env_names.index("push_button")
+        played = list(runner.run_policy_in_env("push_button", created_env=(envs, task_id, count)))
+        assert not envs.closed, "environments that the caller made are the caller's to close"
+    assert runner.batches == [3, 3, 3]
+    seen = [episode["observations"][0]["task_low_dim_state"].tobytes() for _, _, episode in played]
+    assert len(set(seen)) == 3, "each environment has a scene of its own"
+
+
+def test_lock_step_and_asynchronous_play_the_same_episodes(ript: Any, lockstep: Any) -> None:
+    both = []
+    for kind in (ript.PI0LiberoRunner, lockstep):
+        runner = kind(Drawn(), "tabletop", 5, 2, 7, cameras=[])
+        both.append(list(runner.run_policy_in_env("push_button")))
+    for (success, reward, ours), (their_success, their_reward, theirs) in zip(*both, strict=True):
+        assert (success, reward) == (their_success, their_reward)
+        assert np.array_equal(np.stack(ours["actions"]), np.stack(theirs["actions"]))
+        assert np.array_equal(
+            np.stack([o["gripper_pose"] for o in ours["observations"]]),
+            np.stack([o["gripper_pose"] for o in theirs["observations"]]),
+        )
+
+
+def test_an_episode_says_what_was_seen_before_each_choice_and_which_actions_were_taken(ript: Any) -> None:
+    _, _, episode = next(iter(make(ript).run_policy_in_env("push_button")))
+    assert [valid.tolist() for valid in episode["valid"]] == [[True] * 3, [True] * 3, [True, False, False]]
+    assert [actions.shape for actions in episode["actions"]] == [(3, 7)] * 3
+    assert np.allclose(episode["log_prob"][0], -np.abs(episode["actions"][0]).sum(1), atol=1e-5)
+    assert episode["log_prob"][2][1:].tolist() == [0.0, 0.0]
+    assert np.allclose(episode["actions_normalized"][1], episode["actions"][1] / 2)
+    assert len(set(episode["task_description"])) == 1
+    poses = [observation["gripper_pose"] for observation in episode["observations"]]
+    assert not np.array_equal(poses[0], poses[1]), "the first is from before the first action"
+
+
+def test_starts_go_round_and_a_group_shares_its_start(ript: Any) -> None:
+    hashes = [
+        episode["init_hash"] for *_, episode in make(ript).run_policy_in_env("push_button", all_init_states=[3, 8])
+    ]
+    assert hashes[0] == hashes[2] == hashes[4] != hashes[1] == hashes[3]
+    first, second = [
+        np.stack(episode["actions"])
+        for *_, episode in make(ript, rollouts_per_env=2).run_policy_in_env("push_button", all_init_states=[3])
+    ]
+    assert not np.array_equal(first, second), "rollouts of one start differ in their noise"
+    anywhere = [e["init_hash"] for *_, e in make(ript).run_policy_in_env("push_button", random_init=True)]
+    assert len(set(anywhere)) == 5
+
+
+def test_a_saved_state_is_a_start(ript: Any) -> None:
+    runner = make(ript, rollouts_per_env=1)
+    created = runner.create_env("push_button")
+    with created[0] as envs:
+        envs.reset(seed=77)
+        pose = envs.observations["task_low_dim_state"][0].copy()
+        state = envs.save_state([0])[0]["state"]
+        _, _, episode = next(
+            iter(runner.run_policy_in_env("push_button", all_init_states=[state], created_env=created))
+        )
+    assert np.array_equal(episode["observations"][0]["task_low_dim_state"], pose)
+
+
+def test_pictures_come_with_render(ript: Any) -> None:
+    runner = make(ript, rollouts_per_env=1, cameras=["front", "wrist"], image_size=24)
+    _, _, episode = next(iter(runner.run_policy_in_env("push_button", render=True)))
+    assert len(episode["render"]) == 4
+    assert episode["render"][0].shape == (24, 24, 3)
+    assert episode["render"][0].any()
+
+
+def test_ranks_share_the_tasks_and_run_reports_success_rates(ript: Any) -> None:
+    names = ["push_button", "reach_target", "open_drawer"]
+    shares = [make(ript, task_names_to_use=names, rank=rank, world_size=2).local_env_names for rank in range(2)]
+    assert shares == [["push_button", "open_drawer"], ["reach_target"]]
+    found = make(ript, task_names_to_use=["push_button"], policy="expert", max_episode_length=None).run()
+    assert found["rollout"]["overall_success_rate"] == 1.0
+    assert found["rollout"]["rollout_count"] == 5
+    assert found["rollout_success_rate"] == {"push_button": 1.0}
+
+
+class Lerobot:
+    """A policy with LeRobot's method, that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def predict_action_chunk(self, batch: dict[str, Any]) -> Any:
+        import torch
+
+        self.asked.append(batch)
+        return torch.full((len(batch["task"]), 4, 32), 0.5)
+
+
+def test_a_policy_that_predicts_chunks_is_spoken_to_in_lerobots_names(ript: Any, tmp_path: Path) -> None:
+    statistics = {
+        "state": {"mean": [1.0] * 8, "std": [2.0] * 8, "q01": [0.0] * 8, "q99": [1.0] * 8},
+        "actions": {"mean": [0.1] * 7, "std": [0.2] * 7, "q01": [0.0] * 7, "q99": [1.0] * 7},
+    }
+    (tmp_path / "norm_stats.json").write_text(json.dumps({"norm_stats": statistics}))
+    policy = Lerobot()
+    runner = make(
+        ript,
+        policy=policy,
+        norm_stats_path=str(tmp_path / "norm_stats.json"),
+        cameras=["front", "wrist"],
+        image_size=24,
+    )
+    _, _, episode = next(iter(runner.run_policy_in_env("push_button")))
+    batch = policy.asked[0]
+    assert batch["observation.images.image"].shape == (2, 3, 24, 24)
+    assert 0.0 <= batch["observation.images.image2"].min() <= batch["observation.images.image2"].max() <= 1.0
+    seen = episode["observations"][0]
+    expected = (np.append(seen["gripper_pose"], seen["gripper_open"]) - 1.0) / (2.0 + 1e-6)
+    assert np.allclose(batch["observation.state"][0].numpy(), expected, atol=1e-5)
+    assert np.allclose(episode["actions"][0], 0.5 * (0.2 + 1e-6) + 0.1)
+    assert episode["actions_normalized"][0].shape == (4, 32)
+
+
+def test_what_cannot_work_is_refused_in_words(ript: Any, tmp_path: Path) -> None:
+    missing = str(tmp_path / "norm_stats.json")
+    without = make(ript, policy=Lerobot(), norm_stats_path=missing, cameras=["front", "wrist"])
+    with pytest.raises(ConfigError, match=f"no normalisation statistics at {missing}"):
+        next(iter(without.run_policy_in_env("push_button")))
+    with pytest.raises(ConfigError, match="push_button"):
+        make(ript).create_env("push_buton")
+    with pytest.raises(ConfigError, match="object is no policy"):
+        next(iter(make(ript, policy=object()).run_policy_in_env("push_button")))
+    with pytest.raises(ConfigError, match="all_init_states is empty"):
+        next(iter(make(ript).run_policy_in_env("push_button", all_init_states=[])))
+    with pytest.raises(ConfigError, match="rank is 2 of 2"):
+        make(ript, rank=2, world_size=2)
+
+
+def test_debug_mode_says_what_each_inference_served(ript: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    list(make(ript, config={"test": {"debug_mode": True}}, rollouts_per_env=2).run_policy_in_env("push_button"))
+    printed = capsys.readouterr().out
+    assert "inference 1: 2 environments" in printed
+    assert "rollout 1: " in printed
