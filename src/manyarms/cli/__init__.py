@@ -11,6 +11,7 @@ COMMANDS = {
     "demo": "see what manyarms does, in a minute",
     "doctor": "check this machine and its simulators, and say how to mend them",
     "eval": "play tasks with a policy and count successes",
+    "policy": "see what a checkpoint is, before it is used",
     "record": "write episodes to disk, as demonstrations or to play back",
     "replay": "play recorded episodes back and compare bit for bit",
     "serve": "serve a policy to many clients over a websocket",

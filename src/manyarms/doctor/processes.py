@@ -1,0 +1,90 @@
+"""Processes that are asked something, and may crash or hang over it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from manyarms.vector.keeper import Keeper
+
+_LAST_LINES = 3
+_SECONDS_TO_GO = 5.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a process: what it printed, or why there is nothing."""
+
+    said: str = ""
+    failure: str = ""
+    """In a line; nothing where all went well."""
+
+
+def ask(command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None) -> Answer:
+    """Run a command and return what it printed; everything it started goes with it."""
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environ,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Answer(failure=f"{command[0]} could not be started: {error.strerror}")
+        keeper = Keeper.instance()
+        keeper.add_group(process.pid)
+        in_time = has_ended(process.pid, timeout)
+        code = reap(process)
+        keeper.remove_group(process.pid)
+        if not in_time:
+            return Answer(failure=f"no answer within {timeout:g} s")
+        out.seek(0)
+        err.seek(0)
+        said = out.read().strip()
+        return Answer(said, how_it_ended(code, err.read() or said))
+
+
+def has_ended(pid: int, timeout: float) -> bool:
+    """Wait for the end of a child without reaping it: until then its group's number is its own."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        return bool(poller.poll(timeout * 1000))
+    finally:
+        os.close(pidfd)
+
+
+def reap(process: subprocess.Popen[bytes]) -> int:
+    """End what is left of a process and its group, and return its exit code."""
+    kill_group(process.pid)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end (state D) is left to it
+        process.wait(timeout=_SECONDS_TO_GO)
+    return process.returncode or 0
+
+
+def kill_group(pid: int) -> None:
+    """End a process and what it has started, at once."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def how_it_ended(code: int, printed: str) -> str:
+    """Say in a line how a process failed; nothing if it did not."""
+    if code == 0:
+        return ""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    if code < 0:
+        number = -code
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return "; ".join([f"it was killed by {name}", *lines[-_LAST_LINES:]])
+    return lines[-1] if lines else f"exit code {code}"
