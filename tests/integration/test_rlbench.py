@@ -22,6 +22,7 @@ import interpreters
 import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ActionError, ManyarmsError, SimulatorError, StartError, WorkerDied, WorkerTimeout
+from manyarms.simulators.rlbench import stack
 from manyarms.simulators.rlbench.modes import MODES, ROBOTS, action_names, with_unit_quaternion
 from manyarms.simulators.rlbench.simulator import snake_case
 from manyarms.testing import CHECKS, Subject
@@ -527,3 +528,12 @@ def test_switching_cameras_for_filmed_steps_is_counted_as_toggle(make: Make, tmp
         assert chunk.timing.toggle > 0.0
         # Four looks through two cameras: what nobody sees is not drawn.
         assert len(notes(tmp_path, "render")) - drawn == 8
+
+
+def test_an_xvfb_is_no_gpu_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack.glob, "glob", lambda pattern: [pattern])
+    monkeypatch.delenv("LIBGL_ALWAYS_SOFTWARE", raising=False)
+    monkeypatch.setenv("MANYARMS_DISPLAY", "external")
+    assert stack.has_gpu()
+    monkeypatch.setenv("MANYARMS_DISPLAY", "xvfb")
+    assert not stack.has_gpu()

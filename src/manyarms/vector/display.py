@@ -119,7 +119,7 @@ class Displays:
         self._released.discard(worker)
         variables = self._private_directories(worker)
         # What a session of the user's would have workers do instead.
-        variables |= {"WAYLAND_DISPLAY": None, "QT_QPA_PLATFORM": "xcb"}
+        variables |= {"WAYLAND_DISPLAY": None, "QT_QPA_PLATFORM": "xcb", "MANYARMS_DISPLAY": self.backend}
         if self.backend == "egl":
             variables |= {"DISPLAY": None, "XAUTHORITY": None, "QT_QPA_PLATFORM": "offscreen"}
             return variables | {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}

@@ -177,7 +177,9 @@ def unthrottle(sim: Any, idle_fps: int) -> None:
 
 
 def has_gpu() -> bool:
-    """Tell whether OpenGL can be expected to run on a GPU."""
+    """Tell whether OpenGL can be expected to run on a GPU; an Xvfb draws on the CPU, whatever there is."""
+    if os.environ.get("MANYARMS_DISPLAY") == "xvfb":
+        return False
     if os.environ.get("LIBGL_ALWAYS_SOFTWARE", "0") not in ("", "0", "false"):
         return False
     return bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/dri/renderD*"))
