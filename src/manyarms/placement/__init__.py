@@ -1,0 +1,1 @@
+"""Which process renders, acts or learns on which device."""
