@@ -41,6 +41,7 @@ from manyarms.learning.samples import Samples, gathered
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies import make_policy
 from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.trainable import TrainablePolicy
 from manyarms.rollout import Episode, Runner, Steps
 from manyarms.vector import EpisodeId
 
@@ -277,7 +278,7 @@ def compare_update(config: CleanrlBenchmark) -> dict[str, float]:
     }
 
 
-def renamed(policy: NetworkPolicy, theirs: Mapping[str, np.ndarray], when: str) -> dict[str, np.ndarray]:
+def renamed(policy: TrainablePolicy, theirs: Mapping[str, np.ndarray], when: str) -> dict[str, np.ndarray]:
     """Return CleanRL's weights by our names: all of ours, and in our shapes."""
     found = {"head.log_std": theirs[f"{when}/actor_logstd"][0]}
     for mine, its in _WEIGHTS.items():

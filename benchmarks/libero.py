@@ -198,6 +198,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    sys.path.pop(0)  # workers look where we do, and would take this file for LIBERO
     config = tyro.cli(LiberoBenchmark)
     python = os.environ.get("LIBERO_PYTHON") or _test_interpreter()
     found = measure(config, python)

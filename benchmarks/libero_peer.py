@@ -13,6 +13,7 @@ import numpy as np
 
 
 def main() -> None:
+    sys.path.pop(0)  # this folder, where another libero.py lies
     bddl, num_envs, size, chunk = sys.argv[1], *map(int, sys.argv[2:])
     os.environ.setdefault("LIBERO_CONFIG_PATH", os.path.join(sys.prefix, "libero"))
     from libero.libero.envs import OffScreenRenderEnv, SubprocVectorEnv

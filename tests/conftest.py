@@ -26,6 +26,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", type=Path, help="a folder laid out as those in tests/data/golden, to be checked too")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 kB."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+
+import libero_assets
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = REPOSITORY / ".venvs"
@@ -63,6 +66,18 @@ def robotics() -> Path:
     return make("robotics", sys.executable, ROBOTICS)
 
 
+@cache
+def libero() -> Path:
+    """Return an environment with LIBERO (1.4 GB), on stand-ins for its assets."""
+    assets = libero_assets.write(ENVIRONMENTS / "libero-assets")
+    python = {"PYTHON": sys.executable} if sys.version_info < (3, 14) else {}
+    command = [str(REPOSITORY / "scripts/install_libero.sh"), str(ENVIRONMENTS / "libero"), str(assets)]
+    with open(ENVIRONMENTS / "libero.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **python})
+    return ENVIRONMENTS / "libero"
+
+
 def make(name: str, base: str, requirements: list[str]) -> Path:
     """Make a virtual environment, unless it is there with just these requirements."""
     directory = ENVIRONMENTS / name
@@ -81,3 +96,4 @@ if __name__ == "__main__":
     for each in available():
         print(f"Python {each}: {environment(each)}")
     print(f"gymnasium-robotics: {robotics()}")
+    print(f"LIBERO: {libero()}")

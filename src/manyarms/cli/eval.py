@@ -16,6 +16,7 @@ from manyarms.reporting.console import Scoreboard, table
 from manyarms.reporting.evaluation import results_of
 from manyarms.reporting.filming import EpisodeVideos
 from manyarms.reporting.results import EpisodeResult, ResultFolder, by_task, summarise
+from manyarms.simulators.registry import fact
 from manyarms.vector import VectorEnv
 
 
@@ -63,7 +64,9 @@ def run(config: EvalConfig) -> EvalResult:
         raise ConfigError("several ranks need one --out to meet in")
     folder = ResultFolder(config.out or _default_folder(config), config.identity(), rank=rank, resume=config.resume)
     done = folder.load()
-    settings = {"render_every": config.video_stride} if config.videos else {}
+    settings = dict(fact(config.simulator, "evaluation_options", {}))
+    if config.videos:
+        settings["render_every"] = config.video_stride
     with opened(config, **settings) as envs:
         episodes = episodes_of(config, envs)
         share = [i for i in range(len(episodes)) if i % world == rank and i not in done]

@@ -15,7 +15,8 @@ from manyarms.errors import ConfigError
 from manyarms.reporting.console import table
 
 if TYPE_CHECKING:
-    from manyarms.learning.training import TrainResult
+    from manyarms.learning.config import TrainConfig
+    from manyarms.learning.loop import TrainResult
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,22 @@ def run(command: TrainCommand) -> TrainResult | None:
     if command.dry_run:
         print(settings.text, end="")
         table("plan", plan(settings.config), ("what", "how much"))
+        if settings.config.cluster.placed:
+            _tell_placement(settings.config)
         return None
-    from manyarms.learning.training import train
+    from manyarms.placement.training import train
 
     return train(settings, resume=command.resume)
+
+
+def _tell_placement(config: TrainConfig) -> None:
+    """Print which process would go where, were all nodes like this one."""
+    from manyarms.placement.training import plan_for, this_machine
+
+    found = plan_for(config, [this_machine()], alike=True)
+    table(*found.table())
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from manyarms.errors import ConfigError
 from manyarms.policies import noise
-from manyarms.policies.base import ActionChunk, Observations, joined
+from manyarms.policies.base import ActionChunk, Observations
 from manyarms.policies.heads import HEADS, Evaluation
+from manyarms.policies.trainable import TrainablePolicy
 from manyarms.simulators.base import Field, Spec
 
 _NOISE = {"normal": noise.normal, "uniform": noise.uniform}
@@ -65,15 +66,12 @@ class NetworkConfig:
             raise ConfigError("separate_critic without a critic would do nothing", do="value_head: true")
 
 
-class NetworkPolicy(nn.Module):
+class NetworkPolicy(TrainablePolicy):
     """Features from a torso, a head for actions, and one for values where they are wanted.
 
     Subclasses give a torso (inputs -> [rows, hidden]) and say in `inputs` what it is fed of an observation, in `reads`
     of which fields.
     """
-
-    reads: tuple[str, ...] = ()
-    """Observation fields it looks at; episodes need keep no others."""
 
     def __init__(self, spec: Spec, config: NetworkConfig, torso: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -102,8 +100,13 @@ class NetworkPolicy(nn.Module):
         """Return what the torso is fed."""
         raise TypeError(f"{type(self).__name__} does not say what it sees")
 
-    def normalise_by(self, observations: Observations) -> None:
-        """Scale numbers by what they are in these; a policy that sees none has nothing to do."""
+    @property
+    def device(self) -> torch.device:
+        return self.offset.device
+
+    @property
+    def action_width(self) -> int:
+        return self.offset.shape[0]
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Return the weights that only values depend on."""
@@ -124,19 +127,6 @@ class NetworkPolicy(nn.Module):
         return values if self.config.value_type == "action_level" else values[:, 0]
 
     # -- acting -------------------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def act(self, observations: Observations) -> ActionChunk:
-        """Choose a chunk for every row, a few rows at a time."""
-        return joined([self._act(part, count) for part, count in self._parts(observations)])
-
-    def _parts(self, observations: Observations) -> Iterator[tuple[Observations, int]]:
-        """Yield batches, and how many rows of each are asked for; the others only fill it up."""
-        size = self.config.batch_size or len(observations)
-        for start in range(0, len(observations), size):
-            index = np.arange(start, min(start + size, len(observations)))
-            part = observations if len(index) == len(observations) else observations.rows(index)
-            yield part.padded(size) if self.config.deterministic else part, len(index)
 
     def _act(self, observations: Observations, count: int) -> ActionChunk:
         inputs = self.inputs(observations)

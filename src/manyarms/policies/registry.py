@@ -20,8 +20,10 @@ BUILT_IN = {
     "expert": "manyarms.policies.scripted:ExpertPolicy",
     "mlp": "manyarms.policies.small:MlpPolicy",
     "pixel": "manyarms.policies.small:PixelPolicy",
+    "openvla_oft": "manyarms.policies.openvla_oft.policy:OpenVlaOftPolicy",
     "replay": "manyarms.reporting.recording:replay_policy",
     "remote": "manyarms.policies.remote:RemotePolicy",
+    "pi0": "manyarms.policies.pi0.policy:Pi0Policy",
 }
 
 _CHECKPOINT = "manyarms.learning.checkpoint:CheckpointPolicy"
@@ -45,7 +47,8 @@ def find_policy(name: str) -> Any:
         return import_object(BUILT_IN[name]) if name in BUILT_IN else points[name].load()
     except ImportError as error:
         raise ConfigError(
-            f"policy {name!r} needs {error.name}", do="pip install 'manyarms[torch]' (or 'manyarms[serve]' for remote)"
+            f"policy {name!r} needs {error.name}",
+            do="pip install 'manyarms[torch]' ('manyarms[serve]' for remote, 'manyarms[torch,vla]' for pi0)",
         ) from error
 
 

@@ -18,9 +18,17 @@ ENTRY_POINT_GROUP = "manyarms.simulators"
 
 #: Built-in simulators: name -> import string. Nothing is imported before it is asked for.
 BUILT_IN = {
+    "behavior": "manyarms.simulators.behavior.simulator:BehaviorSimulator",
     "gym": "manyarms.simulators.gymnasium:GymnasiumSimulator",
+    "libero": "manyarms.simulators.libero.simulator:LiberoSimulator",
     "rlbench": "manyarms.simulators.rlbench.simulator:RLBenchSimulator",
     "tabletop": "manyarms.simulators.tabletop.simulator:TabletopSimulator",
+}
+
+#: What must be known of them before they are imported. ``worker_bytes``: what a worker may come to hold (forked ones
+#: share much of it); ``evaluation_options``: how one is set up to judge a policy.
+FACTS: Dict[str, Dict[str, Any]] = {
+    "libero": {"worker_bytes": 2100 << 20, "evaluation_options": {"faithful": True}},
 }
 
 
@@ -100,6 +108,11 @@ def resolve(simulator_id: str) -> Tuple[Callable[..., Any], Dict[str, Any]]:
     if name in points:
         return points[name].load(), {"task": task}
     raise UnknownSimulator(name, [*BUILT_IN, *points])
+
+
+def fact(simulator_id: str, name: str, default: Any) -> Any:
+    """Return what is known of a built-in simulator; of others nothing is."""
+    return FACTS.get(split_id(simulator_id)[0], {}).get(name, default)
 
 
 def preload(simulator_id: str, options: Dict[str, Any]) -> None:

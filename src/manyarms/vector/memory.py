@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from manyarms.errors import NotEnoughMemory
+
+logger = logging.getLogger("manyarms")
 
 #: What a Python process with numpy holds for itself before any simulator is loaded (measured: 25-30 MB unshared).
 LEAST_WORKER_BYTES = 24 << 20
@@ -71,6 +75,17 @@ def check_room(needed: int, what: str, do: str) -> None:
     room = available_bytes()
     if needed > room:
         raise NotEnoughMemory(f"{what} would take {pretty(needed)}, but only {pretty(room)} can be had here", do=do)
+
+
+def say_how_many_fit(needs: Sequence[tuple[str, int]]) -> None:
+    """Warn where workers (simulator, bytes each) may come to hold more than there is; no error, as they may share."""
+    room, needed = available_bytes(), sum(size for _, size in needs)
+    if needed > room:
+        name, each = max(needs, key=lambda need: need[1])
+        logger.warning(
+            "%d workers may come to hold %s (%s: up to %s each), and %s are free: about %d fit",
+            *(len(needs), pretty(needed), name, pretty(each), pretty(room), room // max(1, needed // len(needs))),
+        )
 
 
 def pretty(size: int) -> str:

@@ -15,10 +15,11 @@ from typing import Any
 
 import manyarms
 from manyarms.errors import ConfigError, ManyarmsError, StartError
+from manyarms.simulators import registry
 from manyarms.simulators.base import Spec
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.display import DisplayConfig, Displays
-from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room
+from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room, say_how_many_fit
 from manyarms.vector.nursery import Nursery, NurseryGone
 from manyarms.vector.process import (
     ATTACHING,
@@ -82,6 +83,8 @@ class Supervisor:
         """Start all workers and return the spec of every row."""
         count = len(self.workers)
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
+        ids = [worker.simulator.id for worker in self.workers]
+        say_how_many_fit([(name, registry.fact(name, "worker_bytes", LEAST_WORKER_BYTES)) for name in ids])
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
         if self._displays is not None:
             self._displays.start()

@@ -1,0 +1,107 @@
+"""What can be chosen about a π0 policy, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from manyarms.errors import ConfigError, did_you_mean
+from manyarms.policies.pi0.flow import NOISES
+from manyarms.policies.pi0.preprocessing import NORMALISATIONS
+
+
+@dataclass(frozen=True)
+class Pi0Options:
+    """A checkpoint of π0, how it sees, how it acts and how it learns."""
+
+    model_path: str
+    """A folder with config.json and model.safetensors: of openpi (PyTorch), LeRobot or transformers."""
+    chunk: int | None = None
+    """Actions a decision; default: all that the model gives."""
+    steps: int | None = None
+    """Of denoising; default: as the checkpoint says."""
+    images: Mapping[str, str] | tuple[str, ...] = ()
+    """Image fields in the order of π0's, or base_0_rgb, left_wrist_0_rgb, right_wrist_0_rgb: field; default: all."""
+    state: tuple[str, ...] = ()
+    """Fields whose numbers are the state, in this order; default: all that are numbers."""
+    norm_stats: str | None = None
+    """Statistics; default: norm_stats.json in the folder or below its assets."""
+    normalise: str = "z_score"
+    """z_score, quantile or none."""
+    tokenizer: str | None = None
+    """tokenizer.json, or a folder with it; default: the checkpoint's."""
+    prompt_length: int = 48
+    """Tokens there is room for."""
+    clip_actions: bool = True
+    """Keep actions within the simulator's bounds."""
+
+    noise: str = "none"
+    """none: the flow alone; for reinforcement learning flow_sde, flow_sde_one (at one step, drawn) or flow_noise."""
+    noise_level: float = 0.5
+    """How strong the noise of flow_sde is."""
+    noise_bounds: tuple[float, ...] = (0.02, 0.3)
+    """Between which the head of flow_noise keeps its spread."""
+    train_expert_only: bool = False
+    """Leave the vision-language model as it is."""
+    freeze_vision: bool = False
+    """Leave its eyes as they are."""
+    lora_rank: int = 0
+    """Train adapters of this rank instead of the weights; 0: the weights."""
+    lora_alpha: float = 16.0
+    gradient_checkpointing: bool = False
+    """Compute layers again for the gradient instead of keeping what they were."""
+    value_head: bool = False
+    """Also estimate the value of what is seen, for PPO."""
+    value_type: str = "chunk_level"
+    """One value a chunk, or action_level: one for each of its actions."""
+
+    precision: str | None = None
+    """fp32 or bf16; default: bf16 on a GPU. While learning, weights that change are kept in float32."""
+    fast: bool | None = None
+    """Draw with fused weights and CUDA graphs; default: on a GPU."""
+    compile: bool = True
+    """On a GPU, compile the layers of the fast path."""
+    sample: bool = True
+    """Explore, where there is noise; False: follow the flow."""
+    deterministic: bool = False
+    """Pad every batch to `batch_size`, so that what a row gets does not depend on how many are asked for."""
+    batch_size: int = 32
+    """Most rows in one pass of the network; 0: as many as come."""
+    seed: int = 0
+    """Of noise, and of the first weights of heads and adapters."""
+    device: str | None = None
+    """cpu or cuda; default: cuda where there is one."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("normalise", (*NORMALISATIONS, "none")),
+            ("noise", NOISES),
+            ("value_type", ("chunk_level", "action_level")),
+            ("precision", (None, "fp32", "bf16")),
+        ):
+            if getattr(self, name) not in choices:
+                known = ", ".join(str(choice) for choice in choices if choice)
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {known}")
+        if self.deterministic and self.batch_size < 1:
+            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
+        if self.noise.startswith("flow_sde") and self.noise_level <= 0:
+            raise ConfigError(f"noise_level is {self.noise_level}", do="give it a number above 0, or noise: none")
+        if len(self.noise_bounds) != 2 or not 0 < self.noise_bounds[0] < self.noise_bounds[1]:
+            raise ConfigError(f"noise_bounds is {self.noise_bounds}", do="give two rising numbers above 0")
+        if self.fast and self.noise == "flow_noise":
+            raise ConfigError("the fast path has no head for flow_noise", do="leave fast out, or use flow_sde")
+        if min(self.prompt_length, self.steps or 1, self.chunk or 1) < 1 or self.lora_rank < 0:
+            raise ConfigError("prompt_length, steps and chunk must be at least 1, lora_rank at least 0")
+
+
+def options_from(given: Mapping[str, Any]) -> Pi0Options:
+    """Read options as the command line and configs give them."""
+    known = [field.name for field in fields(Pi0Options)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ConfigError(f"policy 'pi0' has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
+    if not given.get("model_path"):
+        raise ConfigError("policy 'pi0' needs a checkpoint", do="model_path: FOLDER")
+    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return Pi0Options(**{**given, **lists})

@@ -1,0 +1,112 @@
+"""What training asks of a policy beyond acting: to judge what was chosen, to value what is seen, to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from manyarms.policies.base import ActionChunk, Observations, joined
+from manyarms.policies.heads import Evaluation
+from manyarms.simulators.base import Spec
+
+
+class TrainablePolicy(nn.Module):
+    """A policy with weights. Subclasses choose in `_act`, and judge in `evaluate` what was chosen."""
+
+    config: Any
+    """Has at least `batch_size`, `deterministic` and `value_type`."""
+    chunk: int
+    cameras: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    """Observation fields it looks at; episodes need keep no others."""
+    value: nn.Module | None
+    """The critic's head; None: there is no critic."""
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def action_width(self) -> int:
+        """How many numbers an action has."""
+        raise TypeError(f"{type(self).__name__} does not say how wide its actions are")
+
+    @property
+    def explores(self) -> bool:
+        """Whether it draws actions whose probabilities it can tell: without, there is nothing to reinforce."""
+        return True
+
+    @property
+    def cloned_chunk(self) -> int:
+        """How many actions an example to imitate has."""
+        return self.chunk
+
+    @property
+    def saved_names(self) -> frozenset[str] | None:
+        """Names in `state_dict` that a checkpoint has to hold, the others being known otherwise; None: all."""
+        return None
+
+    def saved_state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint has to hold."""
+        names = self.saved_names
+        return {name: tensor for name, tensor in self.state_dict().items() if names is None or name in names}
+
+    def twin(self, spec: Spec, options: Mapping[str, Any]) -> TrainablePolicy | None:
+        """Return a policy with other options that shares these weights; None: a copy has to be made."""
+        return None
+
+    # -- acting -------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def act(self, observations: Observations) -> ActionChunk:
+        """Choose a chunk for every row, a few rows at a time."""
+        return joined([self._act(part, count) for part, count in self._parts(observations)])
+
+    def _parts(self, observations: Observations) -> Iterator[tuple[Observations, int]]:
+        """Yield batches, and how many rows of each are asked for; the others only fill it up."""
+        size = self.config.batch_size or len(observations)
+        for start in range(0, len(observations), size):
+            index = np.arange(start, min(start + size, len(observations)))
+            part = observations if len(index) == len(observations) else observations.rows(index)
+            yield part.padded(size) if self.config.deterministic else part, len(index)
+
+    def _act(self, observations: Observations, count: int) -> ActionChunk:
+        """Choose for the first `count` of some rows."""
+        raise TypeError(f"{type(self).__name__} does not say how it acts")
+
+    # -- learning -----------------------------------------------------------------------------------------------------
+
+    def prepare_to_learn(self) -> None:
+        """Hear that weights are going to change."""
+
+    def evaluate(self, observations: Observations, chosen: np.ndarray | Tensor) -> Evaluation:
+        """Return log-probabilities, entropies and values of what was chosen (the extra `chosen` of an episode)."""
+        raise TypeError(f"{type(self).__name__} cannot judge what it chose")
+
+    def values_of(self, observations: Observations) -> np.ndarray:
+        """Return what the critic makes of observations: [rows], or [rows, K]."""
+        raise TypeError(f"{type(self).__name__} has no critic")
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Return the weights that only values depend on."""
+        return [] if self.value is None else list(self.value.parameters())
+
+    def choice_of(self, actions: np.ndarray) -> Tensor:
+        """Return what it would have had to choose for a simulator's actions [rows, K, A]: for cloning."""
+        raise TypeError(f"{type(self).__name__} cannot imitate by likelihood")
+
+    def imitation_loss(self, observations: Observations, actions: np.ndarray, mask: np.ndarray) -> Tensor | None:
+        """Return a loss of its own for actions [rows, K, A] to imitate; None: their likelihood will do."""
+        return None
+
+    def normalise_by(self, observations: Observations) -> None:
+        """Scale numbers by what they are in these; a policy that sees none has nothing to do."""
+
+
+__all__ = ["TrainablePolicy"]

@@ -1,0 +1,99 @@
+"""LIBERO's suites: which tasks they have, in whose words, and from which states they begin.
+
+Read from LIBERO's files: importing its benchmark module would load torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import zipfile
+from typing import Any, Dict, List, NamedTuple
+
+import numpy as np
+
+from ..base import UnknownTask
+
+#: Suites -> steps after which their episodes have failed.
+CAPS: Dict[str, int] = {
+    "libero_spatial": 220,
+    "libero_object": 280,
+    "libero_goal": 300,
+    "libero_10": 520,
+    "libero_90": 400,
+}
+
+
+class SuiteTask(NamedTuple):
+    """A task of a suite."""
+
+    suite: str
+    name: str
+    root: str
+    """Where LIBERO is installed."""
+
+    @property
+    def cap(self) -> int:
+        """Steps after which an episode has failed."""
+        return CAPS[self.suite]
+
+    @property
+    def bddl_file(self) -> str:
+        return os.path.join(self.root, "bddl_files", self.suite, self.name + ".bddl")
+
+    @property
+    def language(self) -> str:
+        """The task in words, as LIBERO's benchmark makes them from its name."""
+        _, scene, words = self.name.partition("SCENE")
+        return (words.partition("_")[2] if scene else self.name).replace("_", " ")
+
+    def init_states(self) -> np.ndarray:
+        """Return the states that episodes begin from, one a row: time, positions, velocities."""
+        path = os.path.join(self.root, "init_files", self.suite, self.name + ".pruned_init")
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            return np.asarray(pickle.loads(archive.read(name)), np.float64)
+
+
+class Suites:
+    """All suites of an installed LIBERO."""
+
+    def __init__(self, root: str) -> None:
+        names = _task_map(os.path.join(root, "benchmark", "libero_suite_task_map.py"))
+        self._tasks = {suite: [SuiteTask(suite, name, root) for name in names[suite]] for suite in CAPS}
+        self._by_name = {task.name: task for tasks in self._tasks.values() for task in tasks}
+
+    def find(self, text: str) -> List[SuiteTask]:
+        """Return the task that a name or ``<suite>/<index or name>`` stands for, or all tasks of a suite."""
+        suite, slash, task = text.strip("/").partition("/")
+        if not slash and suite in self._by_name:
+            return [self._by_name[suite]]
+        tasks = self._tasks.get(suite) or self._tasks.get("libero_" + suite)
+        if tasks is None:
+            known = [*CAPS, *self._by_name]
+            why = "no suite or task named %r; suites are %s" % (suite, ", ".join(CAPS))
+            raise UnknownTask(suite, known, why)
+        if not task:
+            return tasks
+        if task.isdigit():
+            if int(task) >= len(tasks):
+                why = "%s has tasks 0 to %d" % (tasks[0].suite, len(tasks) - 1)
+                raise UnknownTask(text, [t.name for t in tasks], why)
+            return [tasks[int(task)]]
+        found = [t for t in tasks if t.name == task]
+        if not found:
+            raise UnknownTask(task, [t.name for t in tasks], "%s has no task named %r" % (tasks[0].suite, task))
+        return found
+
+
+def _task_map(path: str) -> Dict[str, List[str]]:
+    spec = importlib.util.spec_from_file_location("manyarms_libero_task_map", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.libero_task_map
+
+
+__all__ = ["CAPS", "SuiteTask", "Suites"]
