@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import manyarms
-from manyarms.simulators.tabletop.rendering import choose_backend, has_gpu
+from manyarms.simulators.graphics import choose_backend, has_gpu
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from gymnasium.spaces import Box, Dict
 
 import manyarms
 from manyarms import EpisodeId
-from manyarms.simulators.tabletop.rendering import choose_backend
+from manyarms.simulators.graphics import choose_backend
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"

@@ -36,7 +36,7 @@ class PlayConfig:
     tasks: str = ""
     """Tasks, separated by commas; default: the one in the simulator's name."""
     policy: str = "random"
-    """random, expert, replay, mlp, pixel, pi0, openvla_oft, remote, a plug-in's name, package.module:factory or a run's checkpoint."""
+    """random, expert, replay, mlp, pixel, pi0, openvla_oft, remote, a plug-in, an import string, a checkpoint."""
     policy_options: Pairs = ()
     """Options of the policy."""
     episodes: int = 10

@@ -23,7 +23,7 @@ class ServeConfig:
     simulator: tyro.conf.Positional[str]
     """What the policy acts in: <simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     policy: str
-    """random, expert, mlp, pixel, a plug-in's name or package.module:factory."""
+    """random, expert, mlp, pixel, pi0, openvla_oft, a plug-in's name or package.module:factory."""
     policy_options: Pairs = ()
     """Options of the policy."""
     tasks: str = ""

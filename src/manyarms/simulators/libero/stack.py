@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Iterator, Optional
 
-from ..tabletop.rendering import choose_backend, has_gpu
+from ..graphics import has_gpu, set_backend
 
 INSTALL = "scripts/install_libero.sh ENV_DIR ASSETS makes an environment for it: make_vec(…, python=ENV_DIR)"
 
@@ -45,8 +45,7 @@ def prepare() -> Optional[str]:
     os.environ.setdefault("LP_NUM_THREADS", "1")
     _find_config()
     _find_assets(here)
-    backend = choose_backend()
-    os.environ["MUJOCO_GL"] = backend or "disable"
+    backend = set_backend()
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if backend == "egl" and devices[0].isdigit():
         os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", devices[0])

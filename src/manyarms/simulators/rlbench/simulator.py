@@ -123,7 +123,7 @@ class RLBenchSimulator(Simulator):
         A camera that is off when the scene is built is removed, and cannot come back.
         """
         api, options = self._api, self.options
-        three = options.renderer == "opengl3" or (options.renderer == "auto" and stack.has_gpu())
+        three = options.renderer == "opengl3" or (options.renderer == "auto" and stack.draws_on_a_gpu())
         cameras = {}
         for camera in CAMERAS:
             cameras[camera + "_camera"] = config = api.CameraConfig(

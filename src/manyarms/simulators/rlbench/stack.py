@@ -12,6 +12,8 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, List, Optional
 
+from ..graphics import has_gpu
+
 #: The only version whose scenes and handles RLBench's files fit.
 COPPELIASIM = "CoppeliaSim 4.1.0"
 
@@ -176,13 +178,13 @@ def unthrottle(sim: Any, idle_fps: int) -> None:
         warnings.warn("CoppeliaSim may run no faster than real time: %s" % error, RuntimeWarning, stacklevel=2)
 
 
-def has_gpu() -> bool:
+def draws_on_a_gpu() -> bool:
     """Tell whether OpenGL can be expected to run on a GPU; an Xvfb draws on the CPU, whatever there is."""
     if os.environ.get("MANYARMS_DISPLAY") == "xvfb":
         return False
     if os.environ.get("LIBGL_ALWAYS_SOFTWARE", "0") not in ("", "0", "false"):
         return False
-    return bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/dri/renderD*"))
+    return has_gpu()
 
 
 def explain(error: RuntimeError) -> RuntimeError:
@@ -195,4 +197,4 @@ def explain(error: RuntimeError) -> RuntimeError:
     return error
 
 
-__all__ = ["Broken", "Home", "MissingPart", "explain", "has_gpu", "load", "prepare", "task_names", "unthrottle"]
+__all__ = ["Broken", "Home", "MissingPart", "draws_on_a_gpu", "explain", "load", "prepare", "task_names", "unthrottle"]

@@ -3,6 +3,6 @@
 Nothing to download and no display to set up. The tasks are written for manyarms; they are like RLBench's, not them.
 """
 
-from .rendering import set_backend
+from ..graphics import set_backend
 
 set_backend()  # MuJoCo reads it when it is first imported
