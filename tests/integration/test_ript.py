@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+import interpreters
 from manyarms.errors import ConfigError
 from manyarms.policies.base import ActionChunk, Observations
 
@@ -21,8 +22,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libero"
 CONFIG = "pi0/ript/config/ript_vla_test.yaml"
 
 
-def run(*words: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LIBERO_PYTHON": ""}
+def run(*words: str, timeout: float = 150, libero: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LIBERO_PYTHON": libero}
     command = [sys.executable, *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES, env=env, timeout=timeout, check=False)
 
@@ -83,6 +84,17 @@ def test_the_integration_test_of_the_document_passes_without_libero() -> None:
     done = run("test_ript_vla_integration.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "has no LIBERO" in done.stdout
+    assert "5 of 5 passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_integration_test_of_the_document_passes_on_libero() -> None:
+    python = str(interpreters.libero() / "bin/python")
+    done = run("test_ript_vla_integration.py", "task.options.image_size=32", timeout=220, libero=python)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "libero_object, 2 environments" in done.stdout
+    assert "environments served an inference: [2, 2, 2, 2, 2, 2]" in done.stdout
     assert "5 of 5 passed" in done.stdout
 
 

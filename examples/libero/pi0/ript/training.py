@@ -34,7 +34,7 @@ def training_settings(config: Any, tasks: Sequence[str], log_path: str) -> Setti
         },
         "env": {
             "train": {
-                "simulator": f"libero/{benchmark.name}" if libero else "tabletop",
+                "simulator": benchmark.simulator,
                 "tasks": list(tasks),
                 "total_num_envs": int(setting(config, "task.num_parallel_envs", 1)),
                 "max_episode_steps": setting(config, "task.max_episode_length"),
@@ -51,7 +51,13 @@ def training_settings(config: Any, tasks: Sequence[str], log_path: str) -> Setti
         },
     }
     if not path:
-        found["cloning"] = {"episodes": 6, "steps": 200, "log_std": -1.5}
+        # Enough to succeed now and then: picking and placing takes more demonstrations than pushing a button.
+        clone = (
+            {"episodes": 40, "steps": 2000, "log_std": -2.5}
+            if libero
+            else {"episodes": 6, "steps": 200, "log_std": -1.5}
+        )
+        found["cloning"] = clone
         if not libero:
             found["env"]["train"]["options"].setdefault("arm_mode", "delta_ee")
         found["env"]["train"]["options"].setdefault("cameras", [])
@@ -65,4 +71,4 @@ def _pi0(config: Any, path: str) -> dict[str, Any]:
 
 def _small(benchmark: Benchmark) -> dict[str, Any]:
     fields = [*benchmark.states, "object-state" if benchmark.simulator == "libero" else "task_low_dim_state"]
-    return {"model_type": "mlp", "num_action_chunks": 4, "options": {"fields": fields, "hidden": 128}}
+    return {"model_type": "mlp", "num_action_chunks": 4, "options": {"fields": fields, "hidden": 256}}

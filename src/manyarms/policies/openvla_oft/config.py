@@ -1,0 +1,91 @@
+"""What one can choose about OpenVLA-OFT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from manyarms.errors import ConfigError
+
+_CHOICES = {
+    "head": ("auto", "l1", "tokens"),
+    "gripper": ("auto", "sign", "raw"),
+    "precision": ("fp32", "bf16"),
+    "value_type": ("chunk_level", "action_level"),
+}
+
+
+@dataclass(frozen=True)
+class OftConfig:
+    """Which checkpoint, what it sees, how it acts and learns."""
+
+    model_path: str
+    """A folder as OpenVLA-OFT writes it; nothing is downloaded."""
+    unnorm_key: str | None = None
+    """The dataset whose statistics turn actions into the simulator's; default: the only one there is."""
+    tokenizer: str | None = None
+    """A tokenizer.json or its folder; default: the checkpoint's."""
+    images: tuple[str, ...] = ()
+    """One to three image fields; default: the simulator's first ones."""
+    num_images: int | None = None
+    """How many of them, where they are not named; default: what the checkpoint says, else two if there are so many."""
+    state: tuple[str, ...] = ()
+    """Fields that are its proprioception, in this order; default: all numbers, where their count is the right one."""
+    proprio: bool = True
+    """Tell it the state, where the checkpoint has a projector for it."""
+    upside_down: bool = False
+    """Turn images by 180°, as LIBERO's were for training."""
+    crop_area: float = 0.9
+    """How much of an image is kept: its middle. 1.0 for a checkpoint trained without augmentation."""
+    gripper: str = "auto"
+    """sign: 0..1 becomes -1 (open) or 1 (closed); raw: as it is; auto: sign where the statistics are LIBERO's."""
+    head: str = "auto"
+    """l1, tokens, or auto: l1 where the checkpoint has a regression head."""
+    chunk: int | None = None
+    """Actions a decision; default: what the checkpoint says, else 8. It is that of training."""
+    action_dim: int | None = None
+    """Numbers an action; default: what the checkpoint says, else the simulator's."""
+    sample: bool = True
+    """Draw actions; False: take the most likely."""
+    temperature: float = 1.6
+    """Of the token head, where actions are drawn."""
+    log_scale: float = -2.5
+    """First log-spread of the Laplace distribution around the l1 head, in actions that reach from -1 to 1."""
+    value_head: bool = False
+    """Also estimate the value of what is seen, from the hidden state that predicts the chunk's first number."""
+    value_type: str = "chunk_level"
+    """One value a chunk, or action_level: one for each of its actions."""
+    value_hidden: int = 512
+    lora_rank: int = 0
+    """Learn adapters of this rank on every linear layer, and the heads; 0: all weights learn."""
+    lora_alpha: int | None = None
+    """Default: half the rank, at most 16."""
+    gradient_checkpointing: bool = False
+    """Compute layers a second time when learning, instead of keeping what they held."""
+    precision: str = "fp32"
+    """fp32, or bf16: weights too, but for heads and adapters; all weights learn in fp32 and compute in bf16."""
+    fast: bool = True
+    """On a GPU, in one process: fused and compiled layers, CUDA graphs. Last bits differ from those of learning."""
+    deterministic: bool = False
+    """Pad batches to `batch_size` and prompts to `prompt_length`: what a row gets does not depend on its neighbours."""
+    batch_size: int = 32
+    """Most rows in one pass of the network; 0: as many as come."""
+    prompt_length: int = 64
+    """Tokens that prompts are padded to, where it is deterministic."""
+    seed: int = 0
+    """Of new weights and of the noise."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
+        if self.deterministic and self.batch_size < 1:
+            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
+        for name in ("chunk", "action_dim", "num_images"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if max(len(self.images), self.num_images or 0) > 3:
+            raise ConfigError("OpenVLA-OFT looks at one to three images")
+        if self.temperature <= 0.0 or self.lora_rank < 0:
+            raise ConfigError("temperature must be above 0, lora_rank at least 0")

@@ -1,0 +1,251 @@
+"""The same network faster on a GPU: fused layers, compiled, and whole passes replayed as CUDA graphs.
+
+Weights are not copied: matrices that multiply the same input are put side by side, and the network's own become views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from manyarms.policies.openvla_oft.model import OpenVlaModel, Sequence, picked, slot_places, visible
+from manyarms.policies.openvla_oft.vision import VisionTransformer
+
+_MOST_GRAPHS = 32
+
+
+class FastPass:
+    """The fastest pass there is for a network; made when it is first needed, shared by all who act with it."""
+
+    def __init__(self, network: OpenVlaModel) -> None:
+        self._network = network
+        self._fused: FusedNetwork | None = None
+        self._replayed: Replayed | None = None
+
+    def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
+        """Return what the network would; the tensor is valid until the next call."""
+        if self._replayed is None:
+            self._fused = FusedNetwork(self._network) if FusedNetwork.fits(self._network) else None
+            self._replayed = Replayed(self._fused or self._network)
+        return self._replayed(pixels, sequence, state)
+
+    def release(self) -> None:
+        """Forget recordings, and make the network's matrices its own again."""
+        if self._fused is not None:
+            self._fused.release()
+        self._fused = self._replayed = None
+
+
+class _Layer(NamedTuple):
+    """Weights of a layer of the language model."""
+
+    norm1: Tensor
+    qkv: Tensor
+    out: Tensor
+    norm2: Tensor
+    gate_up: Tensor
+    down: Tensor
+    heads: int
+    epsilon: float
+
+
+class FusedNetwork:
+    """`OpenVlaModel.forward` without gradients; `release` gives the network its matrices back."""
+
+    def __init__(self, network: OpenVlaModel, *, compiled: bool = True) -> None:
+        self._network = network
+        self._layers = [_fused(layer) for layer in network.layers]
+        wrap: Callable[[Any], Any] = torch.compile if compiled else (lambda function: function)
+        self._layer, self._last_layer, self._block = wrap(_layer), wrap(_last_layer), wrap(_block)
+        self._beside: torch.cuda.Stream | None = None
+
+    @staticmethod
+    def fits(network: OpenVlaModel) -> bool:
+        """Tell whether a network's layers are plain: without adapters, and with as many keys as queries."""
+        text = network.config.text_config
+        linear = [layer.self_attn.q_proj for layer in network.layers]
+        plain = all(type(part) is nn.Linear and part.bias is None for part in linear)
+        return plain and text.num_key_value_heads == text.num_attention_heads and text.hidden_act == "silu"
+
+    def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
+        network = self._network
+        hidden = network.embedded(self._features(pixels), sequence, state)
+        before = hidden.shape[1] - sequence.ids.shape[1]
+        mask = visible(sequence, hidden.shape[1]) if sequence.ragged else None
+        positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
+        cos, sin = network.language_model.model.rotary_emb(hidden, positions)
+        for layer in self._layers[:-1]:
+            hidden = self._layer(hidden, layer, cos, sin, mask)
+        hidden = self._last_layer(hidden, self._layers[-1], cos, sin, mask, slot_places(sequence, before))
+        return network.language_model.model.norm(hidden)
+
+    def _features(self, pixels: Tensor) -> Tensor:
+        """Run both vision transformers at the same time: for few images, neither fills the GPU."""
+        vision = self._network.vision_backbone
+        rows, channels, *side = pixels.shape
+        images = pixels.reshape(rows * channels // 6, 6, *side)
+        if not pixels.is_cuda:
+            both = [self._seen(vision.featurizer, images[:, :3]), self._seen(vision.fused_featurizer, images[:, 3:])]
+            return torch.cat(both, -1).reshape(rows, -1, vision.dim)
+        self._beside = self._beside or torch.cuda.Stream()
+        here = torch.cuda.current_stream()
+        self._beside.wait_stream(here)
+        with torch.cuda.stream(self._beside):
+            second = self._seen(vision.fused_featurizer, images[:, 3:])
+        first = self._seen(vision.featurizer, images[:, :3])
+        here.wait_stream(self._beside)
+        second.record_stream(here)
+        return torch.cat([first, second], -1).reshape(rows, -1, vision.dim)
+
+    def _seen(self, eye: VisionTransformer, images: Tensor) -> Tensor:
+        x = eye.embedded(images)
+        for block in list(eye.blocks)[:-1]:
+            x = self._block(x, block)
+        return x[:, -eye.patches :]
+
+    def release(self) -> None:
+        """Make the network's matrices its own again."""
+        for layer in self._network.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            with torch.inference_mode(False):
+                for part in (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj):
+                    part.weight.data = part.weight.data.clone()
+
+
+def _fused(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        layer.input_layernorm.weight,
+        _side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
+        attention.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        _side_by_side(mlp.gate_proj, mlp.up_proj),
+        mlp.down_proj.weight,
+        attention.config.num_attention_heads,
+        layer.input_layernorm.variance_epsilon,
+    )
+
+
+def _side_by_side(*parts: nn.Linear) -> Tensor:
+    """Put matrices into one, of which they become views."""
+    with torch.inference_mode(False):  # or nothing could be learnt with these weights any more
+        joined = torch.cat([part.weight.data for part in parts])
+        for part, view in zip(parts, joined.split([len(part.weight) for part in parts]), strict=True):
+            part.weight.data = view
+    return joined
+
+
+def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate queries or keys [rows, heads, tokens, width] by their position."""
+    first, second = x.chunk(2, -1)
+    return x * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+def _layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    x = functional.linear(_norm(hidden, w.norm1, w.epsilon), w.qkv)
+    query, key, value = (_by_head(part, w.heads) for part in x.chunk(3, -1))
+    query, key = _turned(query, cos, sin), _turned(key, cos, sin)
+    return _rest(hidden, w, functional.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+
+
+def _last_layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None, places: Tensor) -> Tensor:
+    """As `_layer`, for some tokens only: nobody reads what the others become."""
+    width = hidden.shape[-1]
+    x = _norm(hidden, w.norm1, w.epsilon)
+    key, value = (_by_head(part, w.heads) for part in functional.linear(x, w.qkv[width:]).chunk(2, -1))
+    query = _by_head(functional.linear(picked(x, places), w.qkv[:width]), w.heads)
+    query, key = _turned(query, cos[0][places], sin[0][places]), _turned(key, cos, sin)
+    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return _rest(picked(hidden, places), w, seen)
+
+
+def _rest(hidden: Tensor, w: _Layer, seen: Tensor) -> Tensor:
+    hidden = hidden + functional.linear(seen.transpose(1, 2).flatten(2), w.out)
+    gate, up = functional.linear(_norm(hidden, w.norm2, w.epsilon), w.gate_up).chunk(2, -1)
+    return hidden + functional.linear(functional.silu(gate) * up, w.down)
+
+
+def _block(x: Tensor, block: nn.Module) -> Tensor:
+    return block(x)
+
+
+class Replayed:
+    """A pass of the network, captured once for every shape of its inputs and replayed from then on."""
+
+    def __init__(self, forward: Callable[[Tensor, Sequence, Tensor | None], Tensor]) -> None:
+        self._forward = forward
+        self._graphs: dict[Any, _Graph] = {}
+        self._pool: Any = None
+
+    def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
+        """Return what `forward` would; the tensor is valid until the next call."""
+        rows = len(pixels)
+        key = (_bucket(rows), sequence.ids.shape[1], sequence.slots, sequence.ragged, pixels.shape[1:], state is None)
+        if key not in self._graphs:
+            if len(self._graphs) >= _MOST_GRAPHS:
+                return self._forward(pixels, sequence, state)
+            self._graphs[key] = _Graph(self._forward, _bucket(rows), pixels, sequence, state, self._pool)
+            self._pool = self._pool or self._graphs[key].pool
+        return self._graphs[key](pixels, sequence, state)[:rows]
+
+
+def _bucket(rows: int) -> int:
+    """Return how many rows a graph for `rows` has."""
+    return next((size for size in (1, 2, 4, 8) if rows <= size), -(-rows // 8) * 8)
+
+
+class _Graph:
+    def __init__(
+        self,
+        forward: Callable[[Tensor, Sequence, Tensor | None], Tensor],
+        rows: int,
+        pixels: Tensor,
+        sequence: Sequence,
+        state: Tensor | None,
+        pool: Any,
+    ) -> None:
+        self._pixels = _grown(pixels, rows)
+        self._sequence = Sequence(
+            _grown(sequence.ids, rows), _grown(sequence.lengths, rows), sequence.slots, sequence.ragged
+        )
+        self._state = None if state is None else _grown(state, rows)
+        inputs = (self._pixels, self._sequence, self._state)
+        apart = torch.cuda.Stream()
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart):  # compiles, and chooses kernels
+            for _ in range(3):
+                forward(*inputs)
+        torch.cuda.current_stream().wait_stream(apart)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._found = forward(*inputs)
+        self.pool = self._graph.pool()
+
+    def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None) -> Tensor:
+        rows = len(pixels)
+        self._pixels[:rows].copy_(pixels)
+        self._sequence.ids[:rows].copy_(sequence.ids)
+        self._sequence.lengths[:rows].copy_(sequence.lengths)
+        if state is not None and self._state is not None:
+            self._state[:rows].copy_(state)
+        self._graph.replay()
+        return self._found
+
+
+def _grown(tensor: Tensor, rows: int) -> Tensor:
+    """Return a copy with so many rows, the last one repeated."""
+    index = torch.arange(rows, device=tensor.device).clamp(max=len(tensor) - 1)
+    return tensor[index].clone()

@@ -1,0 +1,433 @@
+"""OpenVLA-OFT: the numbers of the original code, batches that do not matter, learning, and what is refused.
+
+Another golden folder of the same layout can be checked: ``pytest tests/integration/test_openvla_oft.py --golden PATH``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from manyarms import cli
+from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.cli import eval as evaluation
+from manyarms.cli.eval import EvalConfig
+from manyarms.errors import ConfigError
+from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
+from manyarms.learning.samples import Samples
+from manyarms.learning.settings import load
+from manyarms.learning.training import train
+from manyarms.policies.openvla_oft.fast import FusedNetwork
+from manyarms.policies.openvla_oft.folder import OftFolder, load_part
+from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
+from manyarms.policies.openvla_oft.model import Sequence, text_ids
+from manyarms.policies.openvla_oft.policy import OpenVlaOftPolicy
+from manyarms.policies.transforms import MaskedQuantile
+from manyarms.simulators.base import Field
+from oft import GOLDEN, SPEC, STATE, golden_with_tokenizer, made, observed, policy_of
+from training import in_folder, lines, written
+
+CPU = torch.device("cpu")
+
+
+class Oracle:
+    """A golden folder: its network and heads, and what the original code made of some inputs."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = OftFolder(path)
+        with np.load(path / "oracle.npz") as file:
+            self.inputs = dict(file)
+        self.network = self.folder.network(torch.float32, CPU)
+        _, chunk, width = self.inputs["actions_l1"].shape
+        self.slots = chunk * width
+        text = self.folder.config.text_config
+        regression, state = self.folder.action_head(), self.folder.state_projector()
+        assert regression is not None
+        assert state is not None
+        self.l1 = L1Head(text.hidden_size, chunk, width, len(regression["model.fc1.bias"]), 0.0)
+        load_part(self.l1, regression, "l1", own=("log_scale",))
+        self.projector = StateProjector(state["fc1.weight"].shape[1], text.hidden_size)
+        load_part(self.projector, state, "state")
+        first, bins = self.folder.config.first_action_token, self.folder.config.n_action_bins
+        self.tokens = TokenHead(self.network.language_model.lm_head, first, bins, (chunk, width), 1.0)
+        self.scale = MaskedQuantile(self.folder.statistics("libero_spatial")[1]["action"])
+
+    @torch.inference_mode()
+    def features(
+        self, rows: list[int], longest: int | None = None, forward: Callable[..., Tensor] | None = None
+    ) -> Any:
+        prompts = [self.inputs["input_ids"][row].tolist() for row in rows]
+        ids, lengths = text_ids(prompts, self.slots, longest)
+        sequence = Sequence(ids, lengths, self.slots, longest is not None)
+        pixels = torch.from_numpy(self.inputs["pixel_values"][rows]).float()
+        state = self.projector(torch.from_numpy(self.inputs["proprio"][rows]))
+        return (forward or self.network)(pixels, sequence, state)
+
+    @torch.inference_mode()
+    def actions(self, head: Any, features: Tensor) -> np.ndarray:
+        return self.scale.undo(head.decode(head.sample(features, None)[0]).double().numpy())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Check our golden folder, and the one that is named on the command line where it is an OpenVLA's."""
+    if "oracle" in metafunc.fixturenames:
+        named = metafunc.config.getoption("--golden")
+        config = named / "config.json" if named else GOLDEN / "none"
+        fits = config.is_file() and json.loads(config.read_text()).get("model_type") == "openvla"
+        folders = [GOLDEN, named] if fits else [GOLDEN]
+        metafunc.parametrize("oracle", folders, indirect=True, ids=[folder.name for folder in folders], scope="module")
+
+
+@pytest.fixture(scope="module")
+def oracle(request: pytest.FixtureRequest) -> Oracle:
+    return Oracle(request.param)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tests run side by side: threads of each would only stand in the way of the others'."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden folder with a tokenizer."""
+    return golden_with_tokenizer(tmp_path_factory.mktemp("golden") / "oft")
+
+
+# -- the original's numbers -------------------------------------------------------------------------------------------
+
+
+def test_actions_are_those_of_the_original_code(oracle: Oracle) -> None:
+    everyone = list(range(len(oracle.inputs["proprio"])))
+    features = oracle.features(everyone)
+    assert np.abs(oracle.actions(oracle.l1, features) - oracle.inputs["actions_l1"]).max() <= 1e-5
+    discrete = oracle.actions(oracle.tokens, features)
+    np.testing.assert_array_equal(discrete, oracle.inputs["actions_discrete"].astype(np.float32))
+
+
+def test_rows_get_the_same_alone_as_together_and_padding_changes_nothing(oracle: Oracle) -> None:
+    everyone = list(range(len(oracle.inputs["proprio"])))
+    together = oracle.features(everyone)
+    alone = torch.cat([oracle.features([row]) for row in everyone])
+    padded = oracle.features(everyone, longest=oracle.inputs["input_ids"].shape[1] + 9)
+    for other in (alone, padded):
+        torch.testing.assert_close(other, together, atol=2e-6, rtol=1e-5)
+        found = oracle.actions(oracle.tokens, other)
+        np.testing.assert_array_equal(found, oracle.inputs["actions_discrete"].astype(np.float32))
+
+
+def test_fused_layers_compute_the_same_and_give_their_matrices_back(oracle: Oracle) -> None:
+    everyone = list(range(len(oracle.inputs["proprio"])))
+    plain, weights = oracle.features(everyone), oracle.network.state_dict()
+    before = {name: tensor.clone() for name, tensor in weights.items()}
+    with torch.inference_mode():
+        fused = FusedNetwork(oracle.network, compiled=False)
+    torch.testing.assert_close(oracle.features(everyone, forward=fused), plain, atol=2e-6, rtol=1e-5)
+    longest = oracle.inputs["input_ids"].shape[1] + 5
+    torch.testing.assert_close(oracle.features(everyone, longest, fused), plain, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(oracle.features(everyone), plain, atol=0, rtol=0)
+    assert not any(parameter.is_inference() for parameter in oracle.network.parameters()), "they may have to learn"
+    fused.release()
+    after = oracle.network.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert len({t.untyped_storage().data_ptr() for t in after.values()}) == len(after)
+
+
+def test_transformers_finds_the_network_by_its_config(oracle: Oracle) -> None:
+    from transformers import AutoModel
+
+    found = AutoModel.from_pretrained(oracle.folder.path).eval()
+    assert found.state_dict().keys() == oracle.network.state_dict().keys()
+    torch.testing.assert_close(oracle.features([0], forward=found), oracle.features([0]), atol=0, rtol=0)
+
+
+# -- as a policy ------------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_gives_what_its_network_makes_of_what_it_sees(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, sample=False, gripper="raw")
+    observations = observed(1)
+    with torch.inference_mode():
+        inputs = policy._senses(observations, CPU)
+        assert policy.state_projector is not None
+        state = np.concatenate([observations.fields["pose"], observations.fields["open"][:, None]], 1)
+        statistics = OftFolder(golden).statistics("libero_spatial")[1]
+        np.testing.assert_array_equal(inputs.state, MaskedQuantile(statistics["proprio"], clip=True).apply(state))
+        features = policy.network(inputs.pixels, inputs.sequence, policy.state_projector(inputs.state))
+        unit = policy.head.sample(features, None)[0].numpy()
+    wanted = MaskedQuantile(statistics["action"]).undo(unit).clip(-1.0, 1.0)
+    np.testing.assert_allclose(policy.act(observations).actions[""], wanted, atol=1e-6)
+    assert policy.cameras == ("front", "wrist")
+    assert policy.reads == ("front_rgb", "wrist_rgb", "pose", "open")
+
+
+@pytest.mark.parametrize("head", ["l1", "tokens"])
+def test_a_batch_of_different_prompts_is_as_one_by_one(golden: Path, head: str) -> None:
+    policy = policy_of(golden, **STATE, head=head)
+    everyone = observed(5)
+    lengths = [len(policy._senses._prompts(text)) for text in everyone.texts]
+    assert len(set(lengths)) == 3, "or nothing is ragged"
+    together = policy.act(everyone)
+    for row in range(5):
+        alone = policy.act(everyone.rows([row]))
+        np.testing.assert_allclose(alone.actions[""][0], together.actions[""][row], atol=1e-5)
+        np.testing.assert_allclose(alone.extras["log_probs"][0], together.extras["log_probs"][row], atol=1e-4)
+
+
+def test_what_a_row_gets_does_not_depend_on_its_neighbours_bit_for_bit(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", deterministic=True, batch_size=4, value_head=True)
+    everyone = observed(6)
+    together = policy.act(everyone)
+    for index in ([2], [5, 0, 3]):
+        some = policy.act(everyone.rows(index))
+        assert some.actions[""].tobytes() == together.actions[""][index].tobytes()
+        for extra, values in some.extras.items():
+            assert values.tobytes() == together.extras[extra][index].tobytes(), extra
+    later = replace(everyone, steps=everyone.steps + 1)
+    assert not np.array_equal(policy.act(later).actions[""], together.actions[""]), "noise belongs to episode and step"
+    with pytest.raises(ConfigError, match=r"prompt of \d+ tokens, but prompt_length is 16"):
+        policy_of(golden, **STATE, deterministic=True, prompt_length=16).act(everyone)
+
+
+def test_the_gripper_follows_libero_where_the_statistics_do(golden: Path) -> None:
+    observations = observed(3)
+    raw = policy_of(golden, **STATE, sample=False, gripper="raw").act(observations).actions[""]
+    converted = policy_of(golden, **STATE, sample=False).act(observations).actions[""]
+    np.testing.assert_array_equal(converted[..., :-1], raw[..., :-1])
+    np.testing.assert_array_equal(converted[..., -1], -np.sign(2.0 * raw[..., -1] - 1.0))
+
+
+@pytest.mark.parametrize("head", ["l1", "tokens"])
+def test_actions_to_imitate_come_back_as_they_were(golden: Path, head: str) -> None:
+    policy = policy_of(golden, **STATE, head=head, gripper="raw")
+    actions = np.random.default_rng(0).uniform(-0.8, 0.7, (4, 8, 7)).astype(np.float32)
+    unit = policy.head.decode(policy.choice_of(actions)).numpy()
+    error = np.abs(policy._actions.to_simulator(unit) - actions).max()
+    assert error <= (1e-6 if head == "l1" else 2.2 / 255)
+
+
+@pytest.mark.parametrize(
+    ("images", "width", "chunk", "regression"), [(1, 23, 4, True), (3, 7, 2, False), (2, 2, 1, True)]
+)
+def test_any_width_chunk_and_number_of_images(
+    tmp_path: Path, images: int, width: int, chunk: int, regression: bool
+) -> None:
+    folder = made(tmp_path / "made", width, regression=regression, num_action_chunks=chunk)
+    spec = replace(SPEC, actions={"": Field((width,), "float32", -1.0, 1.0)})
+    policy = policy_of(folder, spec, num_images=images, value_head=True, value_type="action_level")
+    observations = observed(2, spec=spec)
+    chunked = policy.act(observations)
+    assert chunked.actions[""].shape == chunked.extras["log_probs"].shape == (2, chunk, width)
+    assert chunked.extras["values"].shape == policy.values_of(observations).shape == (2, chunk)
+    assert isinstance(policy.head, L1Head if regression else TokenHead)
+    assert len(policy.cameras) == images
+    last = policy.reads[-1]
+    changed = observations.with_fields(**{last: 255 - observations.fields[last]})
+    assert not np.array_equal(policy.act(changed).extras["log_probs"], chunked.extras["log_probs"]), "it looks at all"
+
+
+# -- learning ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["l1", "tokens"])
+def test_recomputed_log_probabilities_are_the_rollouts(golden: Path, head: str) -> None:
+    policy = policy_of(golden, **STATE, head=head, value_head=True, deterministic=True, batch_size=4)
+    observations = observed(6)
+    chunk = policy.act(observations)
+    policy.train()
+    found = policy.evaluate(observations, chunk.extras["chosen"])
+    assert found.values is not None
+    np.testing.assert_allclose(found.log_probs.detach(), chunk.extras["log_probs"], atol=2e-5)
+    np.testing.assert_allclose(found.values.detach(), chunk.extras["values"], atol=2e-5)
+    (found.log_probs.sum() + found.entropy.sum()).backward()
+    reached = {name for name, p in policy.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    for part in (
+        "featurizer.blocks.0",
+        "fused_featurizer.blocks.0",
+        "projector.fc1",
+        "layers.0.mlp",
+        "state_projector",
+    ):
+        assert any(part in name for name in reached), part
+    assert any(name.startswith("head.") if head == "l1" else "lm_head" in name for name in reached)
+    left = [n for n, p in policy.named_parameters() if p.requires_grad and p.grad is None and not n.startswith("value")]
+    assert not left, "ranks would wait for these"
+
+
+def decisions(policy: OpenVlaOftPolicy, count: int = 6) -> Samples:
+    """Return decisions with advantages that differ."""
+    observations = observed(count)
+    chunk = policy.act(observations)
+    advantages = np.linspace(-1.0, 1.0, count).astype(np.float32)
+    mask = np.ones(chunk.extras["log_probs"].shape[:2], np.float32)
+    return Samples(
+        *(observations, chunk.extras["chosen"], chunk.extras["log_probs"], mask, advantages, np.arange(count)),
+        returns=advantages * 2.0,
+        values=chunk.extras["values"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "lr"), [({"head": "l1"}, 1e-5), ({"head": "tokens"}, 1e-4), ({"head": "tokens", "lora_rank": 4}, 1e-3)]
+)
+def test_a_step_of_ppo_lowers_the_loss_on_its_batch(golden: Path, options: dict[str, Any], lr: float) -> None:
+    policy = policy_of(golden, **STATE, **options, value_head=True, gradient_checkpointing=True)
+    algorithm = AlgorithmConfig(update_epoch=1, logprob_type="token_level")
+    learner = Learner(policy, algorithm, OptimConfig(lr=lr), LearnerConfig(6))
+    batch = decisions(policy)
+    base = {name: tensor.clone() for name, tensor in policy.network.state_dict().items() if "lora" not in name}
+    found = [learner.update(batch, step) for step in range(3)]
+    for part in ("actor/loss", "actor/policy_loss"):
+        assert found[2][part] < found[1][part] < found[0][part], part
+    after = policy.network.state_dict()
+    changed = any(not torch.equal(after[name], base[name]) for name in base)
+    assert changed == ("lora_rank" not in options)
+
+
+def test_adapters_begin_at_nothing_and_are_all_that_is_saved(golden: Path, tmp_path: Path) -> None:
+    options = {**STATE, "head": "tokens", "deterministic": True, "batch_size": 6}
+    plain = policy_of(golden, **options)
+    policy = policy_of(golden, **options, lora_rank=4)
+    np.testing.assert_array_equal(policy.act(observed(6)).actions[""], plain.act(observed(6)).actions[""])
+    saved = policy.saved_state()
+    assert saved
+    assert all("lora_" in name or name.startswith("state_projector") for name in saved)
+    assert len(saved) < len(policy.state_dict())
+    assert not [name for name in saved if "blocks.2" in name or "attn_pool" in name], "what is not used needs none"
+
+
+def test_a_twin_shares_the_weights_and_acts_otherwise(golden: Path) -> None:
+    options = {**STATE, "model_path": str(golden), "prompt_length": 96}
+    policy = policy_of(golden, **STATE)
+    twin = policy.twin(SPEC, {**options, "sample": False, "deterministic": True, "batch_size": 4})
+    assert [p.data_ptr() for p in twin.parameters()] == [p.data_ptr() for p in policy.parameters()]
+    np.testing.assert_array_equal(twin.act(observed(2)).actions[""], twin.act(observed(2)).actions[""])
+    assert not np.array_equal(twin.act(observed(2)).actions[""], policy.act(observed(2)).actions[""])
+    with pytest.raises(ConfigError, match="prompt_length is 16"):
+        policy.twin(SPEC, {**options, "deterministic": True, "prompt_length": 16}).act(observed(2))
+
+
+def test_in_bf16_all_weights_learn_in_float32(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", precision="bf16", value_head=True)
+    assert {p.dtype for p in policy.network.parameters()} == {torch.bfloat16}
+    acted = policy.act(observed(3)).extras["log_probs"]
+    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(lr=1e-6), LearnerConfig(3))
+    assert {p.dtype for p in policy.network.parameters()} == {torch.float32}
+    np.testing.assert_allclose(policy.act(observed(3)).extras["log_probs"], acted, atol=0.2)
+    before = {name: tensor.clone() for name, tensor in policy.network.state_dict().items()}
+    learner.update(decisions(policy, 3), 0)
+    moved = [name for name, tensor in policy.network.state_dict().items() if not torch.equal(tensor, before[name])]
+    assert any("q_proj" in name for name in moved), "steps of a millionth count"
+
+
+def test_in_bf16_adapters_learn_in_float32_beside_weights_that_stay(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", precision="bf16", lora_rank=4)
+    policy.prepare_to_learn()
+    kinds = {(parameter.requires_grad, parameter.dtype) for parameter in policy.network.parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    chunk = policy.act(observed(2))
+    found = policy.evaluate(observed(2), chunk.extras["chosen"])
+    np.testing.assert_allclose(found.log_probs.detach(), chunk.extras["log_probs"], atol=1e-3)
+
+
+# -- end to end -------------------------------------------------------------------------------------------------------
+
+_TABLETOP = ("arm_mode=delta_ee", "cameras=[front,wrist]", "image_size=48")
+
+
+def test_eval_gives_the_same_for_any_number_of_environments(golden: Path, tmp_path: Path) -> None:
+    options = (f"model_path={golden}", "unnorm_key=libero_spatial", "state=[gripper_pose,gripper_open]")
+    options = (*options, "deterministic=true", "batch_size=2", "prompt_length=96")
+    settings: dict[str, Any] = {"episodes": 3, "max_episode_steps": 16, "policy_options": options, "options": _TABLETOP}
+    results = [
+        evaluation.run(
+            EvalConfig(
+                "tabletop/reach_target", policy="openvla_oft", num_envs=count, out=tmp_path / str(count), **settings
+            )
+        )
+        for count in (1, 2)
+    ]
+    first, second = ([(r.seed, r.length, r.total_reward) for r in result.results] for result in results)
+    assert first == second
+    assert len(first) == 3
+
+
+_CONFIG = """
+runner: {{max_steps: 2, val_check_interval: 2, save_interval: 1, logger: {{logger_backends: []}}}}
+algorithm: {algorithm}
+env:
+  train:
+    simulator: tabletop/reach_target
+    total_num_envs: 2
+    rows_per_worker: 2
+    max_episode_steps: 16
+    options: {{arm_mode: delta_ee, cameras: [front, wrist], image_size: 48, shaped_rewards: true}}
+  eval: {{episodes: 2}}
+rollout: {{batch_size: 2}}
+actor:
+  global_batch_size: 4
+  model:
+    model_type: openvla_oft
+    num_action_chunks: 8
+    action_dim: 7
+    options:
+      model_path: {folder}
+      unnorm_key: libero_spatial
+      state: [gripper_pose, gripper_open]
+      prompt_length: 96
+      {options}
+  optim: {{lr: 1.0e-3}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("{update_epoch: 2, episodes_per_step: 2, logprob_type: token_level}", "{head: tokens, lora_rank: 4}"),
+        ("{adv_type: grpo, loss_type: actor, group_size: 2, update_epoch: 1, episodes_per_step: 2}", "{head: l1}"),
+    ],
+)
+def test_training_runs_and_its_checkpoint_evaluates_to_the_same(
+    golden: Path, tmp_path: Path, algorithm: str, options: str
+) -> None:
+    inside = "\n      ".join(options.strip("{}").split(", "))
+    config = written(tmp_path, _CONFIG.format(algorithm=algorithm, folder=golden, options=inside))
+    result = train(load(config, in_folder(tmp_path, "oft")))
+    assert result.updates == 2
+    logged = lines(result.folder)
+    assert all(np.isfinite(value) for line in logged for value in line.values())
+    assert logged[1]["actor/ratio"] == pytest.approx(1.0, abs=0.2)
+    checkpoint = result.folder / "checkpoints" / "global_step_2"
+    names = load_file(checkpoint / "model.safetensors")
+    base = "network.language_model.model.embed_tokens.weight"
+    assert (base in names) == ("lora_rank" not in options), "of adapters, the base is named and not copied"
+    again = evaluation.run(
+        EvalConfig(
+            *("tabletop/reach_target",),
+            policy=str(checkpoint),
+            episodes=2,
+            seed=1_000_000,
+            num_envs=2,
+            out=tmp_path / "x",
+        )
+    )
+    assert np.mean([r.total_reward for r in again.results]) == pytest.approx(logged[2]["eval/return"], rel=1e-6)
+
+
+def test_the_command_line_names_a_checkpoint_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "tabletop/reach_target", "--policy", "openvla_oft", "--policy-options", f"model_path={tmp_path}"]
+    assert cli.run([*words, "--options", *_TABLETOP, "--out", str(tmp_path / "out")]) == 2
+    assert "holds no model.safetensors" in capsys.readouterr().err
