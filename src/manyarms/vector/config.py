@@ -40,6 +40,8 @@ class SimulatorConfig:
     """The interpreter the worker runs in: a path, a command or a virtual environment; default: this one."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables set before the worker starts."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Other names for its observation fields and cameras: unlike simulators then share those of one policy."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:

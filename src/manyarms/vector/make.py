@@ -15,14 +15,16 @@ def make_vec(
     *,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
+    rename: Mapping[str, str] | None = None,
     **options: Any,
 ) -> VectorEnv:
     """Run `num_envs` copies of a simulator side by side.
 
     `simulator` is ``<simulator>/<task>``, an import string, a factory at the top level of a module, a
     `SimulatorConfig`, or several of these, which then take turns over the rows. Options that name a setting of
-    `VectorConfig` go there; all others go to the simulator.
+    `VectorConfig` go there; all others go to the simulator. `rename` gives fields and cameras other names.
     """
     settings = {name: options.pop(name) for name in list(options) if name in VectorConfig.names()}
     config = VectorConfig(num_envs=num_envs, **settings)
-    return VectorEnv(rows_of(simulator, num_envs, {"options": options, "python": python, "env": env or {}}), config)
+    common = {"options": options, "python": python, "env": env or {}, "rename": rename or {}}
+    return VectorEnv(rows_of(simulator, num_envs, common), config)

@@ -253,6 +253,7 @@ class Supervisor:
                 "options": dict(worker.simulator.options),
                 "rows": len(worker.rows),
                 "search_path": search_path(worker.simulator.python is None),
+                "rename": dict(worker.simulator.rename),
                 "cpus": worker.cpus,
                 "max_episode_steps": self.config.max_episode_steps,
             }

@@ -99,6 +99,7 @@ class Worker:
 
     def _build(self, start: Dict[str, Any]) -> Any:
         from ..simulators.registry import build
+        from ..simulators.renaming import rename
 
         extend_path(start["search_path"])
         if start["cpus"] and hasattr(os, "sched_setaffinity"):
@@ -108,6 +109,7 @@ class Worker:
             simulators, lockstep = build(name, options, start["rows"], limit)
             for simulator in simulators:
                 _check_simulator(simulator)
+                rename(simulator, start["rename"])
             return simulators, lockstep
         except (Exception, SystemExit) as error:
             self.sock.sendall(wire.frame(wire.describe_error(error, "start")))
