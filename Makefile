@@ -28,7 +28,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck scripts/*.sh
+	$(BIN)/shellcheck scripts/*.sh requirements/*.sh examples/embodiment/*.sh
 
 types: $(READY)
 	$(BIN)/pyright
@@ -44,7 +44,7 @@ benchmark: $(READY)
 interpreters: $(READY)
 	$(BIN)/python tests/interpreters.py
 
-$(READY): pyproject.toml requirements/dev.txt scripts/setup.sh
+$(READY): pyproject.toml requirements/dev.txt requirements/bare.txt scripts/setup.sh
 	scripts/setup.sh $(VENV) $(SYSTEM_LIBRARIES)
 	touch $(READY)
 

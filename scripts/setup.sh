@@ -47,4 +47,5 @@ python=$(find_python)
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "installing Python packages into $venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/bare.txt
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -303,6 +303,10 @@ class Engine:
     def _take_in(self, rows: Sequence[int]) -> None:
         """Note rows that are back, and fetch what they have to say beyond the arena."""
         for row in rows:
+            if self._worker_of[row].pidfd < 0:  # what a neighbour told has just ended their worker
+                self._doomed.pop(row, None)
+                self._lose_row(row, self.health.failures[-1])
+                continue
             words = self._status_words[row]
             if self._groups and row in self._groups:
                 self._groups[row].outstanding -= 1

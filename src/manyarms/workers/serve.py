@@ -171,7 +171,7 @@ class Worker:
                     if status[reply_word]:
                         self.sock.sendall(wire.frame(self.ports[rung[0]].take_reply()))
                     continue
-            elif rung == everyone and all(control[command_word] == step for control in controls):
+            elif rung and rung == everyone and all(control[command_word] == step for control in controls):
                 self._step_everyone()
                 continue
             if not rung:

@@ -1,0 +1,1 @@
+"""BEHAVIOR-1K on OmniGibson and Isaac Sim: ``behavior/turning_on_radio``."""

@@ -1,0 +1,84 @@
+"""Releases of OmniGibson: what differs between those that are supported."""
+
+from __future__ import annotations
+
+from typing import Dict, NamedTuple, Tuple
+
+from ..base import SpecError
+
+#: What the robot senses of itself, in the order in which OmniGibson joins it, and how many numbers each is.
+_PROPRIO_2025: Dict[str, int] = {
+    **dict.fromkeys(("joint_qpos", "joint_qpos_sin", "joint_qpos_cos", "joint_qvel", "joint_qeffort"), 28),
+    **dict.fromkeys(("robot_pos", "robot_ori_cos", "robot_ori_sin"), 3),
+    **dict.fromkeys(("robot_2d_ori", "robot_2d_ori_cos", "robot_2d_ori_sin"), 1),
+    **dict.fromkeys(("robot_lin_vel", "robot_ang_vel"), 3),
+    **dict.fromkeys(("arm_left_qpos", "arm_left_qpos_sin", "arm_left_qpos_cos", "arm_left_qvel"), 7),
+    "eef_left_pos": 3,
+    "eef_left_quat": 4,
+    **dict.fromkeys(("gripper_left_qpos", "gripper_left_qvel"), 2),
+    **dict.fromkeys(("arm_right_qpos", "arm_right_qpos_sin", "arm_right_qpos_cos", "arm_right_qvel"), 7),
+    "eef_right_pos": 3,
+    "eef_right_quat": 4,
+    **dict.fromkeys(("gripper_right_qpos", "gripper_right_qvel"), 2),
+    **dict.fromkeys(("trunk_qpos", "trunk_qvel"), 4),
+    **dict.fromkeys(("base_qpos", "base_qpos_sin", "base_qpos_cos", "base_qvel"), 3),
+}
+
+_PROPRIO_2026: Dict[str, int] = {
+    "base_qvel": 3,
+    **dict.fromkeys(("arm_left_qpos", "arm_left_qvel"), 7),
+    "eef_left_pos": 3,
+    "eef_left_quat": 4,
+    **dict.fromkeys(("gripper_left_qpos", "gripper_left_qvel"), 2),
+    **dict.fromkeys(("arm_right_qpos", "arm_right_qvel"), 7),
+    "eef_right_pos": 3,
+    "eef_right_quat": 4,
+    **dict.fromkeys(("gripper_right_qpos", "gripper_right_qvel"), 2),
+    **dict.fromkeys(("trunk_qpos", "trunk_qvel"), 4),
+}
+
+
+class Release(NamedTuple):
+    """One release of OmniGibson."""
+
+    version: str
+    isaac: str
+    """The Isaac Sim that it is made for."""
+    python: str
+    robot: Tuple[str, str]
+    """How its configuration names the robot."""
+    proprio: Dict[str, int]
+    dataset: str
+    """The folder of instances below OMNIGIBSON_DATA_PATH."""
+    evaluation: str
+    """Where the dataset has its evaluation instances; nothing: among the others, listed in test_instances.csv."""
+
+
+#: By the first two numbers of the version; the first is what is installed unless told otherwise.
+RELEASES: Dict[str, Release] = {
+    "3.7": Release(
+        "3.7.2", "4.5.0", "3.10", ("type", "R1Pro"), _PROPRIO_2025, "2025-challenge-task-instances", evaluation=""
+    ),
+    "3.9": Release(
+        "3.9.1",
+        "5.1.0",
+        "3.11",
+        ("model", "r1pro"),
+        _PROPRIO_2026,
+        "2026-challenge-task-instances",
+        evaluation="scene_test/public",
+    ),
+}
+
+
+def release_of(version: str) -> Release:
+    """Return the release that an installed OmniGibson belongs to."""
+    found = RELEASES.get(".".join(version.split(".")[:2]))
+    if found is None:
+        supported = " and ".join("%s (Isaac Sim %s)" % (each.version, each.isaac) for each in RELEASES.values())
+        older = " The omnigibson of PyPI is too old: install it from its repository." if version < "3" else ""
+        raise SpecError("OmniGibson %s is installed; supported are %s.%s" % (version, supported, older))
+    return found
+
+
+__all__ = ["RELEASES", "Release", "release_of"]

@@ -1,0 +1,224 @@
+"""What BEHAVIOR stands on: Isaac Sim, OmniGibson, datasets and a GPU; and what to say when one of them is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+
+from ..base import SpecError
+from . import gpus
+from .releases import Release
+
+INSTALL = "scripts/install_behavior.sh of manyarms' repository installs Isaac Sim, OmniGibson and the datasets"
+
+_DATA = "OMNIGIBSON_DATA_PATH"
+_ISAAC = "ISAAC_PATH"
+
+#: What the variables that must be set should hold.
+_MEANINGS = {
+    _DATA: "the folder of BEHAVIOR's datasets: robots, houses and instances, over 30 GB",
+    _ISAAC: "the folder of Isaac Sim, with its file VERSION",
+    "EXP_PATH": "Isaac Sim's folder apps (by default $ISAAC_PATH/apps)",
+}
+
+_EXPORT = "Workers need it from their start: export it, or give make_vec(env={…})"
+
+
+class MissingPart(ImportError):
+    """Something that BEHAVIOR stands on is not there."""
+
+
+class Broken(RuntimeError):
+    """Isaac Sim could not be started."""
+
+
+def prepare() -> str:
+    """Set what Kit and OmniGibson read from the environment; say all that is missing, or return where the data is."""
+    wrong = []
+    data = os.environ.get(_DATA, "")
+    if not os.path.isdir(data):
+        wrong.append(_complaint(_DATA))
+    isaac = os.environ.get(_ISAAC, "")
+    if isaac or importlib.util.find_spec("isaacsim") is None:  # that package of pip's finds itself when imported
+        if not os.path.isfile(os.path.join(isaac, "VERSION")):
+            wrong.append(_complaint(_ISAAC))
+        else:
+            os.environ.setdefault("EXP_PATH", os.path.join(isaac, "apps"))
+            os.environ.setdefault("CARB_APP_PATH", os.path.join(isaac, "kit"))
+            if not os.path.isdir(os.environ["EXP_PATH"]):
+                wrong.append(_complaint("EXP_PATH"))
+    if wrong:
+        raise MissingPart("%s. %s. %s" % ("; ".join(wrong), _EXPORT, INSTALL))
+    os.environ.setdefault("OMNIGIBSON_HEADLESS", "1")
+    os.environ.setdefault("OMNI_KIT_ACCEPT_EULA", "YES")  # as OmniGibson does itself; the installer has asked
+    return data
+
+
+def _complaint(name: str) -> str:
+    value = os.environ.get(name)
+    found = "%s is not set" % name if not value else "%s is %s, which is not that" % (name, value)
+    return "%s (it should hold %s)" % (found, _MEANINGS[name])
+
+
+def choose_gpu() -> List[str]:
+    """Render and simulate where `egl_device` says, unless OMNIGIBSON_GPU_ID does; return what may go wrong there."""
+    chosen = os.environ.get("OMNIGIBSON_GPU_ID") or os.environ.get("EGL_DEVICE_ID", "")
+    said = []
+    if chosen:
+        os.environ["OMNIGIBSON_GPU_ID"] = chosen
+    if os.environ.get("MANYARMS_WORKER", "0") == "0" and chosen not in ("", "0"):
+        said.append("Isaac Sim may hang unless its first process is on GPU 0, and this one is on GPU %s" % chosen)
+    found = gpus.survey()
+    if chosen.isdigit() and int(chosen) < len(found):
+        found = [found[int(chosen)]]
+    said += gpus.complaints(found)
+    for text in said:
+        print("warning: " + text, file=sys.stderr, flush=True)
+    return said
+
+
+class AppData:
+    """A folder of Kit's own a process: processes that share one corrupt each other's caches.
+
+    Folders are numbered and kept, because compiling shaders anew takes minutes; a process takes the first that is free.
+    """
+
+    def __init__(self) -> None:
+        import fcntl
+
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        base = os.environ.get("OMNIGIBSON_APPDATA_PATH") or os.path.join(cache, "manyarms", "omnigibson")
+        self._lock: Optional[int] = None
+        for number in range(1024):
+            self.path = os.path.join(base, str(number))
+            os.makedirs(self.path, exist_ok=True)
+            handle = os.open(os.path.join(self.path, "in-use"), os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(handle)
+                continue
+            self._lock = handle
+            os.environ["OMNIGIBSON_APPDATA_PATH"] = self.path
+            return
+        raise Broken("all 1024 folders below %s are in use by other processes" % base)
+
+    def leave(self) -> None:
+        """Let another process have the folder."""
+        if self._lock is not None:
+            os.environ["OMNIGIBSON_APPDATA_PATH"] = os.path.dirname(self.path)
+            os.close(self._lock)
+            self._lock = None
+
+
+def load() -> Any:
+    """Import OmniGibson; this does not start Isaac Sim yet."""
+    if threading.current_thread() is not threading.main_thread():
+        raise SpecError("OmniGibson can only be started in the main thread of a process: it handles signals")
+    try:
+        with _undisturbed():
+            return importlib.import_module("omnigibson")
+    except ImportError as error:
+        raise MissingPart("OmniGibson cannot be imported by %s (%s). %s" % (sys.executable, error, INSTALL)) from error
+
+
+def check_isaac(release: Release) -> None:
+    """Refuse an Isaac Sim that this OmniGibson is not made for."""
+    if not os.environ.get(_ISAAC):
+        return
+    with open(os.path.join(os.environ[_ISAAC], "VERSION"), encoding="utf-8") as file:
+        version = file.read().strip().partition("-")[0]
+    if not version.startswith(release.isaac):
+        raise MissingPart(
+            "ISAAC_PATH holds Isaac Sim %s, and OmniGibson %s is made for %s. %s"
+            % (version, release.version, release.isaac, INSTALL)
+        )
+
+
+def set_macros(og: Any, values: Dict[str, Any]) -> None:
+    """Set OmniGibson's global settings; to be done before anything reads them, which freezes them."""
+    for name, value in values.items():
+        if name in og.gm:
+            setattr(og.gm, name, value)
+
+
+def launch(og: Any, build: Callable[[], Any], attempts: int, pause: float) -> Any:
+    """Start Isaac Sim and load the scenes, again if that fails: it does now and then."""
+    for attempt in range(1, attempts + 1):
+        sys.argv[1:] = []  # Kit reads it, and OmniGibson adds to it
+        try:
+            with _undisturbed():
+                return build()
+        except (RuntimeError, OSError) as error:
+            if attempt == attempts:
+                raise Broken("Isaac Sim could not be started in %d attempts: %s" % (attempts, error)) from error
+            wait = pause * 2 ** (attempt - 1)
+            print("Isaac Sim did not start (%s): again in %g s" % (error, wait), file=sys.stderr, flush=True)
+            time.sleep(wait)
+            if og.sim is not None:
+                og.clear()
+    return None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Undo what OmniGibson and Kit do to the process: they take Ctrl-C, and stop the garbage collector, which leaks."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        gc.enable()
+
+
+def abilities(envs: Any) -> SimpleNamespace:
+    """Tell by their signatures what `step` and `reset` of a vector environment can do; forks can more."""
+    step, reset = _named(envs.step), _named(envs.reset)
+    return SimpleNamespace(
+        skips=[name for name in ("get_obs", "render") if name in step], partial_reset="env_indices" in reset
+    )
+
+
+def _named(function: Any) -> Set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+def sensors_of(robot: Any, names: Dict[str, str]) -> Dict[str, Any]:
+    """Return a robot's cameras by what we call them."""
+    found: Dict[str, Any] = {}
+    missing: List[str] = []
+    for camera, part in names.items():
+        matching = [sensor for name, sensor in robot.sensors.items() if part in name]
+        if matching:
+            found[camera] = matching[0]
+        else:
+            missing.append(camera)
+    if missing:
+        raise SpecError("the robot has no camera %s, only %s" % (", ".join(missing), ", ".join(robot.sensors)))
+    return found
+
+
+__all__ = [
+    "INSTALL",
+    "AppData",
+    "Broken",
+    "MissingPart",
+    "abilities",
+    "check_isaac",
+    "choose_gpu",
+    "launch",
+    "load",
+    "prepare",
+    "sensors_of",
+    "set_macros",
+]

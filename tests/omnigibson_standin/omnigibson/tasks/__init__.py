@@ -1,0 +1,3 @@
+from .behavior_task import BehaviorTask
+
+__all__ = ["BehaviorTask"]
