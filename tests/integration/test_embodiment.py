@@ -1,0 +1,178 @@
+"""The embodied recipes: every one is read and planned, and runs end to end with small models on what runs here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import houses
+import interpreters
+from conftest import REPOSITORY
+from manyarms.learning.settings import load
+from oft import made
+from pi0_checkpoints import pi0_folder
+
+EMBODIMENT = REPOSITORY / "examples/embodiment"
+RECIPES = sorted((EMBODIMENT / "config").glob("*.yaml"))
+BIN = REPOSITORY / ".venv/bin"
+
+#: As little as an update can be made of.
+SMALL = (
+    *("runner.max_steps=2", "runner.val_check_interval=-1", "env.eval.episodes=2", "actor.global_batch_size=16"),
+    *(
+        "actor.micro_batch_size=8",
+        "algorithm.update_epoch=1",
+        "env.train.max_episode_steps=8",
+        "actor.model.precision=fp32",
+    ),
+)
+
+#: Names that the document has, of training, rollouts and environments.
+METRICS = (
+    *("actor/loss", "actor/grad_norm", "actor/approx_kl", "actor/pg_clipfrac"),
+    *("rollout/advantages_mean", "env/episode_len", "env/success_once"),
+)
+OF_PPO = ("actor/value_loss", "actor/value_clip_ratio", "rollout/returns_mean")
+
+
+def train(recipe: str, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a recipe as users do."""
+    command = ["bash", str(EMBODIMENT / "run_embodiment.sh"), recipe, *words]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=220, check=False)
+
+
+def written(folder: Path) -> set[str]:
+    """Return the names that TensorBoard's files hold."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    files = list(folder.rglob("events.out.tfevents.*"))
+    assert files
+    names: set[str] = set()
+    for file in files:
+        events = EventAccumulator(str(file.parent))
+        events.Reload()
+        names.update(events.Tags()["scalars"])
+    return names
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_read_without_warnings(recipe: Path) -> None:
+    found = load(
+        str(recipe), ["actor.model.model_path=somewhere"] if "pi0" in recipe.stem or "vla" in recipe.stem else []
+    )
+    assert not found.warnings
+    assert found.config.runner.logger.log_path == "logs"
+
+
+@pytest.mark.parametrize("recipe", [path.stem for path in RECIPES])
+def test_every_recipe_prints_its_plan(recipe: str, tmp_path: Path) -> None:
+    done = train(recipe, tmp_path, "--dry-run", "actor.model.model_path=somewhere")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "an update" in done.stdout
+    if "behavior" in recipe or "libero_grpo" in recipe:
+        assert "rollout 0" in done.stdout
+        assert "actor 1" in done.stdout
+    assert len(list((tmp_path / "logs").glob(f"{recipe}-*.log"))) == 1
+
+
+def test_an_unknown_recipe_and_a_missing_checkpoint_are_said_in_words(tmp_path: Path) -> None:
+    done = train("behaviour_ppo", tmp_path)
+    assert done.returncode == 2
+    assert "behavior_ppo_openvlaoft" in done.stderr
+    done = train("tabletop_grpo_openvlaoft", tmp_path, *SMALL)
+    assert done.returncode != 0
+    assert "model_path" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("recipe", ["behavior_ppo_openvlaoft", "behavior_grpo_openvlaoft"])
+def test_behavior_recipes_run_on_the_stand_in(recipe: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / "oft", 23)
+    variables = houses.build(tmp_path, ("assembling_gift_baskets",))
+    words = [
+        *SMALL,
+        f"actor.model.model_path={folder}",
+        "actor.model.unnorm_key=kitchen",
+        "cluster.component_placement=null",
+    ]
+    words += ["env.train.total_num_envs=2", "env.eval.total_num_envs=2", "env.train.options.image_size=[24,16]"]
+    words += [
+        "actor.model.num_action_chunks=4",
+        "env.train.options.launch_pause=0",
+        "env.train.video_cfg.save_video=false",
+    ]
+    # Sixteen conditions, of which closing a gripper fulfils or undoes one: random tokens earn more or less.
+    words += ["env.train.simulator=behavior/assembling_gift_baskets", "actor.model.options.prompt_length=160"]
+    words += ["algorithm.episodes_per_step=4", *(["algorithm.group_size=2"] if "grpo" in recipe else [])]
+    done = train(recipe, tmp_path, *words, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = {*METRICS, *(OF_PPO if "ppo" in recipe else ())}
+    assert expected <= written(tmp_path / "logs" / recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_libero_recipe_for_pi0_runs_on_libero(tmp_path: Path) -> None:
+    folder = pi0_folder(tmp_path / "pi0")
+    words = [*SMALL, f"actor.model.model_path={folder}", "env.train.simulator=libero/libero_object/0"]
+    words += ["env.train.total_num_envs=2", "env.train.options={image_size: 32}", "algorithm.episodes_per_step=2"]
+    words += ["actor.model.options.prompt_length=80"]
+    python = str(interpreters.libero() / "bin/python")
+    done = train("libero_ppo_pi0", tmp_path, *words, LIBERO_PYTHON=python, MUJOCO_GL="osmesa")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {*METRICS, *OF_PPO} <= written(tmp_path / "logs/libero_ppo_pi0")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_rlbench_recipe_runs_on_the_stand_in(tmp_path: Path) -> None:
+    tests = REPOSITORY / "tests"
+    (tmp_path / "CoppeliaSim").mkdir()
+    variables = {"PYTHONPATH": f"{tests}/rlbench_standin:{tests}", "COPPELIASIM_ROOT": str(tmp_path / "CoppeliaSim")}
+    words = [
+        *SMALL,
+        "env.train.total_num_envs=2",
+        "env.train.options.image_size=[24,24]",
+        "algorithm.episodes_per_step=4",
+    ]
+    done = train("rlbench_ppo_pixel", tmp_path, *words, "actor.model.options.image_side=24", **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {*METRICS, *OF_PPO} <= written(tmp_path / "logs/rlbench_ppo_pixel")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_openvla_oft_recipe_runs_on_tabletop(tmp_path: Path) -> None:
+    folder = made(tmp_path / "oft", 7)
+    words = [*SMALL, f"actor.model.model_path={folder}", "env.train.total_num_envs=2", "algorithm.group_size=2"]
+    words += [
+        "algorithm.episodes_per_step=4",
+        "env.train.options.image_size=32",
+        "actor.model.options.prompt_length=160",
+    ]
+    words += ["env.train.options.shaped_rewards=true"]
+    done = train("tabletop_grpo_openvlaoft", tmp_path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(METRICS) <= written(tmp_path / "logs/tabletop_grpo_openvlaoft")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_quickest_recipe_runs_and_films(tmp_path: Path) -> None:
+    words = [
+        *SMALL,
+        "algorithm.episodes_per_step=8",
+        "env.train.options.cameras=[front]",
+        "env.train.options.image_size=32",
+    ]
+    words += ["env.train.video_cfg={save_video: true, info_on_video: true}"]
+    done = train("tabletop_ppo_mlp", tmp_path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "logs/tabletop_ppo_mlp/video/train").rglob("*.mp4"))
+    assert (tmp_path / "logs/tabletop_ppo_mlp/report.html").is_file()
