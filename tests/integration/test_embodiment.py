@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from pi0_checkpoints import pi0_folder
 
 EMBODIMENT = REPOSITORY / "examples/embodiment"
 RECIPES = sorted((EMBODIMENT / "config").glob("*.yaml"))
-BIN = REPOSITORY / ".venv/bin"
 
 #: As little as an update can be made of.
 SMALL = (
@@ -164,6 +164,36 @@ def test_the_openvla_oft_recipe_runs_on_tabletop(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+def test_one_run_learns_in_two_simulators_at_once(tmp_path: Path) -> None:
+    words = [*SMALL, "env.train.total_num_envs=2", "env.train.options.image_size=32", "algorithm.episodes_per_step=4"]
+    words += ["actor.model.options.image_side=32"]
+    python = str(interpreters.libero() / "bin/python")
+    done = train("two_simulators_ppo_pixel", tmp_path, *words, LIBERO_PYTHON=python, MUJOCO_GL="osmesa")
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = written(tmp_path / "logs/two_simulators_ppo_pixel")
+    assert {*METRICS, *OF_PPO, "env/success_once/push_button"} <= names
+    assert any("alphabet_soup" in name for name in names)
+
+
+def test_several_simulators_need_rows_and_names_of_their_own(tmp_path: Path) -> None:
+    both = "[{simulator: tabletop/push_button}, {simulator: tabletop/push_button, options: {cameras: []}}]"
+    words = [
+        *SMALL,
+        "env.train.simulator=null",
+        f"env.train.simulators={both}",
+        "actor.model.options.fields=[gripper_pose]",
+    ]
+    done = train("tabletop_ppo_mlp", tmp_path, *words, "env.train.total_num_envs=2")
+    assert done.returncode == 2
+    assert "several simulators have a task named 'push_button'" in done.stdout
+    done = train("tabletop_ppo_mlp", tmp_path, *words, "env.train.total_num_envs=1")
+    assert "1 environments cannot hold 2 simulators" in done.stdout
+    done = train("tabletop_ppo_mlp", tmp_path, "env.train.simulator=null", "env.train.simulators=[{task: x}]")
+    assert "one of simulators has task" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_the_quickest_recipe_runs_and_films(tmp_path: Path) -> None:
     words = [
         *SMALL,
@@ -176,3 +206,12 @@ def test_the_quickest_recipe_runs_and_films(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((tmp_path / "logs/tabletop_ppo_mlp/video/train").rglob("*.mp4"))
     assert (tmp_path / "logs/tabletop_ppo_mlp/report.html").is_file()
+    # The document's command, which here looks and ends instead of serving.
+    seen = subprocess.run(
+        [str(Path(sys.executable).parent / "tensorboard"), "--logdir", "./logs", "--inspect"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert "actor/loss" in seen.stdout
