@@ -5,4 +5,15 @@ from manyarms.rollout.rewards import RewardHook, Scene
 from manyarms.rollout.runner import Runner, RunnerConfig, Sink
 from manyarms.rollout.schedule import Schedule, repetitions, starts
 
-__all__ = ["Episode", "RewardHook", "Runner", "RunnerConfig", "Scene", "Schedule", "Sink", "Steps", "repetitions", "starts"]
+__all__ = [
+    "Episode",
+    "RewardHook",
+    "Runner",
+    "RunnerConfig",
+    "Scene",
+    "Schedule",
+    "Sink",
+    "Steps",
+    "repetitions",
+    "starts",
+]
