@@ -149,3 +149,17 @@ def test_bins_of_actions_are_those_of_openvlas_tokenizer() -> None:
     np.testing.assert_array_equal(found.numpy(), BINS - digits)
     error = np.abs(head.decode(found).numpy() - actions.clip(-1.0, 1.0))
     assert error.max() <= 1.0 / (BINS - 1) + 1e-9
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="the kernel is for Hopper GPUs"
+)
+def test_swiglu_in_one_kernel_is_what_its_steps_give() -> None:
+    from manyarms.policies.openvla_oft.swiglu import swiglu
+
+    torch.manual_seed(0)
+    x = torch.randn(603, 256, device="cuda").bfloat16()  # not a whole number of tiles, either way
+    gate_up = torch.randn(2 * 328, 256, device="cuda").bfloat16()
+    gate, up = (x.float() @ gate_up.float().T).chunk(2, -1)
+    wanted = nn.functional.silu(gate) * up
+    assert (swiglu(x, gate_up) - wanted).norm() / wanted.norm() < 4e-3

@@ -6,6 +6,7 @@ Weights are not copied: matrices that multiply the same input are put side by si
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from manyarms.policies.openvla_oft.model import OpenVlaModel, Sequence, picked, 
 from manyarms.policies.openvla_oft.vision import VisionTransformer
 
 _MOST_GRAPHS = 32
+_MANY_TOKENS = 4096
+"""From so many on, SwiGLU is done within the product before it."""
 
 
 class FastPass:
@@ -60,7 +63,9 @@ class FusedNetwork:
         self._network = network
         self._layers = [_fused(layer) for layer in network.layers]
         wrap: Callable[[Any], Any] = torch.compile if compiled else (lambda function: function)
-        self._layer, self._last_layer, self._block = wrap(_layer), wrap(_last_layer), wrap(_block)
+        self._norm, self._rotated, self._gated = wrap(_norm), wrap(_rotated), wrap(_gated)
+        self._last_layer, self._block = wrap(_last_layer), wrap(_block)
+        self._swiglu = _swiglu() if compiled else None
         self._beside: torch.cuda.Stream | None = None
 
     @staticmethod
@@ -79,9 +84,24 @@ class FusedNetwork:
         positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
         cos, sin = network.language_model.model.rotary_emb(hidden, positions)
         for layer in self._layers[:-1]:
-            hidden = self._layer(hidden, layer, cos, sin, mask)
+            self._layer(hidden, layer, cos, sin, mask)
         hidden = self._last_layer(hidden, self._layers[-1], cos, sin, mask, slot_places(sequence, before))
         return network.language_model.model.norm(hidden)
+
+    def _layer(self, hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None) -> None:
+        """Add what a layer makes of `hidden` to it: the products do so themselves, and no sum is written by itself."""
+        flat = hidden.flatten(0, 1)
+        x = functional.linear(self._norm(flat, w.norm1, w.epsilon), w.qkv).unflatten(0, hidden.shape[:2])
+        query, key = self._rotated(x, cos, sin, w.heads)
+        value = _by_head(x.chunk(3, -1)[2], w.heads)
+        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        flat.addmm_(seen.transpose(1, 2).reshape(len(flat), -1), w.out.t())
+        x = self._norm(flat, w.norm2, w.epsilon)
+        if self._swiglu is not None and x.is_cuda and x.dtype == torch.bfloat16 and len(x) >= _MANY_TOKENS:
+            x = self._swiglu(x, w.gate_up)
+        else:
+            x = self._gated(functional.linear(x, w.gate_up))
+        flat.addmm_(x, w.down.t())
 
     def _features(self, pixels: Tensor) -> Tensor:
         """Run both vision transformers at the same time: for few images, neither fills the GPU."""
@@ -154,11 +174,16 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-    x = functional.linear(_norm(hidden, w.norm1, w.epsilon), w.qkv)
-    query, key, value = (_by_head(part, w.heads) for part in x.chunk(3, -1))
-    query, key = _turned(query, cos, sin), _turned(key, cos, sin)
-    return _rest(hidden, w, functional.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Return queries and keys turned by their position, laid out as they came: attention reads them fastest so."""
+    query, key, _ = x.chunk(3, -1)
+    query, key = (_turned(_by_head(part, heads), cos, sin).transpose(1, 2).contiguous() for part in (query, key))
+    return query.transpose(1, 2), key.transpose(1, 2)
+
+
+def _gated(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, -1)
+    return functional.silu(gate) * up
 
 
 def _last_layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None, places: Tensor) -> Tensor:
@@ -174,8 +199,18 @@ def _last_layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tenso
 
 def _rest(hidden: Tensor, w: _Layer, seen: Tensor) -> Tensor:
     hidden = hidden + functional.linear(seen.transpose(1, 2).flatten(2), w.out)
-    gate, up = functional.linear(_norm(hidden, w.norm2, w.epsilon), w.gate_up).chunk(2, -1)
-    return hidden + functional.linear(functional.silu(gate) * up, w.down)
+    gated = _gated(functional.linear(_norm(hidden, w.norm2, w.epsilon), w.gate_up))
+    return hidden + functional.linear(gated, w.down)
+
+
+def _swiglu() -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the kernel of its own, where there is a GPU it was made for."""
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+    if not hopper or not all(map(find_spec, ("triton", "triton.tools.tensor_descriptor"))):
+        return None
+    from manyarms.policies.openvla_oft.swiglu import swiglu
+
+    return swiglu
 
 
 def _block(x: Tensor, block: nn.Module) -> Tensor:
