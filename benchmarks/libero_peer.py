@@ -4,6 +4,7 @@
 so many chunks (every action is a call, and every call brings all images) and says how long it took.
 """
 
+import importlib
 import os
 import sys
 import time
@@ -16,10 +17,11 @@ def main() -> None:
     sys.path.pop(0)  # this folder, where another libero.py lies
     bddl, num_envs, size, chunk = sys.argv[1], *map(int, sys.argv[2:])
     os.environ.setdefault("LIBERO_CONFIG_PATH", os.path.join(sys.prefix, "libero"))
-    from libero.libero.envs import OffScreenRenderEnv, SubprocVectorEnv
-
-    make = partial(OffScreenRenderEnv, bddl_file_name=bddl, camera_heights=size, camera_widths=size, ignore_done=True)
-    envs = SubprocVectorEnv([make for _ in range(num_envs)])
+    libero = importlib.import_module("libero.libero.envs")
+    make = partial(
+        libero.OffScreenRenderEnv, bddl_file_name=bddl, camera_heights=size, camera_widths=size, ignore_done=True
+    )
+    envs = libero.SubprocVectorEnv([make for _ in range(num_envs)])
     envs.seed(0)
     envs.reset()
     rng = np.random.default_rng(0)

@@ -540,3 +540,12 @@ def test_evaluation_renders_as_libero_does_unless_told_otherwise(tmp_path: Path)
     assert config.eval.options == {"faithful": True, "image_size": 64}
     config = load(str(tmp_path / "run.yaml"), ["env.eval.options.faithful=false"]).config
     assert not config.eval.options["faithful"]
+
+
+def test_the_benchmark_runs(tmp_path: Path, python: str) -> None:
+    command = [sys.executable, str(interpreters.REPOSITORY / "benchmarks/libero.py"), "--out", str(tmp_path)]
+    quick = ["--num-envs", "1", "--rounds", "1", "--chunks", "1", "--image-size", "24", "--chunk", "4"]
+    env = {**os.environ, "LIBERO_PYTHON": f"{python}/bin/python", "MUJOCO_GL": "osmesa"}
+    done = subprocess.run([*command, *quick], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "hand-over" in (tmp_path / "libero.md").read_text()
