@@ -101,7 +101,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_settings_of_others_without_meaning_here_are_warned_of(tmp_path: Path) -> None:
-    words = ["cluster.component_placement.env=0-3", "env.train.auto_reset=true", "algorithm.loss_agg_func=token-mean"]
+    words = ["cluster.num_gpus_per_node=8", "env.train.auto_reset=true", "algorithm.loss_agg_func=token-mean"]
     words += ["actor.fsdp_config.strategy=fsdp2", "features.use_ript_vla_runner=true", "algo.rollouts_per_env=8"]
     found = load(written(tmp_path), words)
     assert len(found.warnings) == 6
@@ -149,5 +149,19 @@ def test_the_keys_that_users_know_are_all_known(tmp_path: Path) -> None:
     assert found.config.train.video_cfg.video_base_dir == "../results/video/train"
     assert found.config.runner.updates == 6
     warned = {warning.split(" ")[0] for warning in found.warnings}
-    assert "cluster" in warned
-    assert "actor.model.unnorm_key" in warned
+    assert found.config.cluster.component_placement == {"env,rollout,actor": "all"}
+    assert found.config.actor.model.of_checkpoint == {"unnorm_key": "x"}
+    assert "actor.enable_offload" in warned
+
+
+def test_a_config_stands_on_its_bases(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/world.yaml").write_text("env: {train: {simulator: tabletop/reach_target, total_num_envs: 4}}\n")
+    (tmp_path / "parts/more.yaml").write_text("base: world.yaml\nenv: {train: {total_num_envs: 6}}\nactor: {seed: 3}\n")
+    (tmp_path / "run.yaml").write_text("base: [parts/world.yaml, parts/more.yaml]\nactor: {seed: 5}\n")
+    config = load(str(tmp_path / "run.yaml"), ["env.train.rows_per_worker=2"]).config
+    assert config.train.simulator == "tabletop/reach_target"
+    assert (config.train.total_num_envs, config.train.rows_per_worker, config.actor.seed) == (6, 2, 5)
+    (tmp_path / "parts/world.yaml").write_text("base: more.yaml\n")
+    with pytest.raises(ConfigError, match="round in a circle"):
+        load(str(tmp_path / "run.yaml"))

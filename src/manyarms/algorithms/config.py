@@ -51,6 +51,10 @@ class AlgorithmConfig:
     rewards_upper_bound: float | None = None
     max_rejected: int = 64
     """grpo, rloo: groups without use an update may play in vain, beyond those it wants, before it makes do."""
+    max_staleness: int = 0
+    """Updates by which the policy that plays is behind the one that learns: with 1 or more, both work at once."""
+    behave_weight_threshold: float | None = None
+    """max_staleness: the most that an action counts for having become likelier since it was chosen; default 2."""
 
     def __post_init__(self) -> None:
         for name, choices in (("adv_type", ADVANTAGES), ("loss_type", LOSSES)):
@@ -100,6 +104,19 @@ class AlgorithmConfig:
                 do="logprob_type: action_level or token_level",
             )
         self._check_bounds()
+        self._check_staleness()
+
+    @property
+    def behave_cap(self) -> float:
+        return 2.0 if self.behave_weight_threshold is None else self.behave_weight_threshold
+
+    def _check_staleness(self) -> None:
+        if self.max_staleness < 0:
+            raise ConfigError(f"max_staleness is {self.max_staleness}; 0 is as fresh as can be")
+        if self.behave_weight_threshold is not None and not self.max_staleness:
+            raise ConfigError("behave_weight_threshold would do nothing: max_staleness is 0", do="leave it out")
+        if self.behave_cap < 1:
+            raise ConfigError("behave_weight_threshold must be 1 at least", why="an action as likely as ever counts 1")
 
     def _check_bounds(self) -> None:
         given = self.rewards_lower_bound is not None or self.rewards_upper_bound is not None

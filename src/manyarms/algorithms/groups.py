@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,7 +12,19 @@ from manyarms.errors import ConfigError
 from manyarms.rollout import Episode
 
 
-def returns_of(episodes: Sequence[Episode]) -> np.ndarray:
+class Played(Protocol):
+    """An episode, or what is told of it elsewhere."""
+
+    @property
+    def total_reward(self) -> float:
+        """What it earned in all."""
+        ...
+
+
+One = TypeVar("One", bound=Played)
+
+
+def returns_of(episodes: Sequence[Played]) -> np.ndarray:
     """Return what each episode earned in all."""
     return np.array([episode.total_reward for episode in episodes])
 
@@ -31,7 +44,7 @@ def over_decisions(episodes: Sequence[Episode], advantages: np.ndarray) -> list[
     return [np.full(len(episode.num_steps), a) for episode, a in zip(episodes, advantages, strict=True)]
 
 
-class DynamicSampling:
+class DynamicSampling(Generic[One]):
     """Keeps groups until there are enough: those whose episodes all earned the same teach nothing and are replaced.
 
     To be given to a runner as `enough`: it hears of episodes in the order of the schedule, so which groups are kept
@@ -42,21 +55,21 @@ class DynamicSampling:
         self, wanted: int, group_size: int, *, bounds: tuple[float, float] | None = None, most: int | None = None
     ) -> None:
         """Keep `wanted` groups of `most` that are played; with `bounds`, only those whose mean return lies within."""
-        self.kept: list[tuple[int, Episode]] = []
+        self.kept: list[tuple[int, One]] = []
         """Episodes, each with its place among all that were heard of."""
         self.rejected = 0
         """Groups that were dropped."""
-        self.last: Episode | None = None
+        self.last: One | None = None
         """The last one heard of, kept or not."""
         self._wanted, self._group_size, self._bounds, self._most = wanted, group_size, bounds, most
-        self._group: list[Episode] = []
+        self._group: list[One] = []
 
     @property
     def groups(self) -> int:
         """Groups that were kept."""
         return len(self.kept) // self._group_size
 
-    def __call__(self, episode: Episode) -> bool:
+    def __call__(self, episode: One) -> bool:
         """Take the next episode in; True when there are enough groups, or no more are to be played."""
         self._group.append(episode)
         self.last = episode

@@ -81,6 +81,16 @@ def clipped_policy_loss(
     return PolicyLoss(masked_mean(loss, mask, total), approx_kl, fraction, mean_ratio)
 
 
+def behaviour_weight(proximal: Tensor, behaviour: Tensor, most: float) -> Tensor:
+    """Return how much likelier actions had become when an update began than when they were chosen, at most `most`.
+
+    Decoupled PPO: the ratio that is clipped is the one to the policy that the update began with, and advantages are
+    weighed by how far that one was from the policy that played. Where both are the same, it is PPO.
+    """
+    # w = min(π_prox(a) / π_behav(a), c)
+    return (proximal - behaviour).exp().clamp(max=most).detach()
+
+
 @dataclass(frozen=True)
 class ValueLoss:
     """The critic's loss, and how often it was held back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,35 +14,65 @@ from manyarms.learning.config import EnvSettings, TrainConfig
 from manyarms.learning.learner import Learner, LearnerConfig
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.trainer import Trainer, TrainerConfig
-from manyarms.policies.network import NetworkPolicy
 from manyarms.policies.registry import find_policy, make_policy
+from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.evaluation import tasks_of
 from manyarms.reporting.filming import EpisodeVideos
 from manyarms.rollout import Runner, RunnerConfig
 from manyarms.simulators.base import Spec
 from manyarms.simulators.registry import split_id
-from manyarms.vector import VectorEnv, make_vec
+from manyarms.vector import SimulatorConfig, VectorConfig, VectorEnv, make_vec
 
 
 @contextmanager
 def opened(env: EnvSettings, num_envs: int) -> Iterator[VectorEnv]:
     """Open the environments that a config asks for."""
-    assert env.simulator is not None
     options: dict[str, Any] = {
         "rows_per_worker": min(env.rows_per_worker or 1, num_envs),
         "max_episode_steps": env.max_episode_steps,
-        "python": env.python,
         "action_bounds": "clip",
         "copy": False,
         **({"render_every": env.video_cfg.video_stride} if env.video_cfg.save_video else {}),
         **env.options,
     }
-    if env.tasks:
-        if split_id(env.simulator)[1]:
-            raise ConfigError(f"both {env.simulator!r} and tasks name tasks", do="leave the task out of simulator")
-        options["tasks"] = list(env.tasks)
-    with make_vec(env.simulator, num_envs, **options) as envs:
+    if env.simulators:
+        envs = _opened_several(env, num_envs, options)
+    else:
+        assert env.simulator is not None
+        envs = make_vec(env.simulator, num_envs, python=env.python, **options, **_tasks(env.simulator, env.tasks))
+    with envs:
         yield envs
+
+
+def _opened_several(env: EnvSettings, num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
+    """Open unlike simulators in one vector environment, in turn over its rows."""
+    if num_envs < len(env.simulators):
+        raise ConfigError(f"{num_envs} environments cannot hold {len(env.simulators)} simulators", do="give more")
+    settings = {name: value for name, value in options.items() if name in VectorConfig.names()}
+    for_all = {name: value for name, value in options.items() if name not in settings}
+    configs = [
+        SimulatorConfig(
+            one["simulator"],
+            options={**for_all, **one.get("options", {}), **_tasks(one["simulator"], one.get("tasks", ()))},
+            python=one.get("python"),
+            rename=one.get("rename", {}),
+        )
+        for one in env.simulators
+    ]
+    envs = make_vec(configs, num_envs, **settings)
+    played = [set(envs.row_tasks[i]) for i in range(len(configs))]
+    shared = set.intersection(*played) if len(played) > 1 else set()
+    if shared:
+        envs.close()
+        raise ConfigError(f"several simulators have a task named {min(shared)!r}", do="choose others with `tasks`")
+    return envs
+
+
+def _tasks(simulator: str, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the option that names tasks."""
+    if tasks and split_id(simulator)[1]:
+        raise ConfigError(f"both {simulator!r} and tasks name tasks", do="leave the task out of simulator")
+    return {"tasks": list(tasks)} if tasks else {}
 
 
 def runner_config(config: TrainConfig, keep: tuple[str, ...]) -> RunnerConfig:
@@ -52,15 +82,25 @@ def runner_config(config: TrainConfig, keep: tuple[str, ...]) -> RunnerConfig:
 
 
 def trainer_for(
-    config: TrainConfig, envs: VectorEnv, policy: NetworkPolicy, ranks: Ranks, reference: NetworkPolicy | None
+    config: TrainConfig, envs: VectorEnv, policy: TrainablePolicy, ranks: Ranks, reference: TrainablePolicy | None
 ) -> Trainer:
     """Return what trains a policy in these environments."""
+    runner = Runner(envs, policy, runner_config(config, policy.reads))
+    return Trainer(runner, learner_for(config, policy, ranks, reference), tasks_of(envs), trainer_config(config))
+
+
+def learner_for(
+    config: TrainConfig, policy: TrainablePolicy, ranks: Ranks, reference: TrainablePolicy | None
+) -> Learner:
     actor = config.actor
     batches = LearnerConfig(actor.global_batch_size, actor.micro_batch_size, actor.seed, actor.training_backend)
-    learner = Learner(policy, config.algorithm, actor.optim, batches, reference, ranks)
-    runner = Runner(envs, policy, runner_config(config, policy.reads))
-    plan = TrainerConfig(max(1, config.runner.updates), config.episodes_per_step, config.train.seed or 0)
-    return Trainer(runner, learner, tasks_of(envs), plan)
+    return Learner(policy, config.algorithm, actor.optim, batches, reference, ranks)
+
+
+def trainer_config(config: TrainConfig) -> TrainerConfig:
+    """Return how much is played before each update."""
+    env = config.train
+    return TrainerConfig(max(1, config.runner.updates), config.episodes_per_step, env.seed or 0, env.init_states)
 
 
 def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
@@ -75,6 +115,7 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
         "deterministic": rollout.deterministic,
         "batch_size": rollout.batch_size or stage,
         **({"value_head": True, "value_type": config.algorithm.reward_type} if config.value_head else {}),
+        **model.of_checkpoint,
         **model.options,
     }
     needs = {**config.eval.options}
@@ -83,13 +124,13 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
     return Recipe(model.model_type, options, needs)
 
 
-def network_for(recipe: Recipe, spec: Spec, config: TrainConfig) -> NetworkPolicy:
+def network_for(recipe: Recipe, spec: Spec, config: TrainConfig) -> TrainablePolicy:
     factory = find_policy(recipe.model_type)
-    fits = not isinstance(factory, type) or issubclass(factory, NetworkPolicy)
+    fits = not isinstance(factory, type) or issubclass(factory, TrainablePolicy)
     policy = make_policy(recipe.model_type, spec, recipe.options) if fits else None
-    if not isinstance(policy, NetworkPolicy):
-        raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp or pixel")
-    wanted, width = config.actor.model.action_dim, policy.offset.shape[0]
+    if not isinstance(policy, TrainablePolicy):
+        raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp, pixel, pi0 or openvla_oft")
+    wanted, width = config.actor.model.action_dim, policy.action_width
     if wanted is not None and wanted != width:
         raise ConfigError(f"actor.model.action_dim is {wanted}, but an action has {width} numbers")
     return policy

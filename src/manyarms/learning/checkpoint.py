@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from manyarms.errors import ConfigError
+from manyarms.learning.course import Course
 from manyarms.learning.parallel import give_weights, sharded_like, whole_tensor
-from manyarms.learning.trainer import Trainer
 from manyarms.policies.base import Policy
 from manyarms.policies.registry import make_policy
+from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.results import not_written
 from manyarms.simulators.base import Spec
 
@@ -39,7 +40,7 @@ class Recipe:
         return {**self.options, "sample": False, "deterministic": True, **options}
 
 
-def save(folder: Path, trainer: Trainer, recipe: Recipe, config: Mapping[str, Any] | None = None) -> Path:
+def save(folder: Path, trainer: Course, recipe: Recipe, config: Mapping[str, Any] | None = None) -> Path:
     """Write ``<folder>/global_step_<n>``; a run that is killed meanwhile leaves the last one as it was.
 
     Every rank has to ask; the first one writes.
@@ -81,7 +82,7 @@ def _write(target: Path, tensors: Mapping[str, dict[str, Tensor]], facts: Mappin
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def load(path: Path, trainer: Trainer) -> dict[str, Any]:
+def load(path: Path, trainer: Course) -> dict[str, Any]:
     """Go on from a checkpoint, and return the config it was made with; one that does not fit is refused, key by key."""
     try:
         model = load_file(path / "model.safetensors")
@@ -107,7 +108,7 @@ def load_policy(path: Path, policy: torch.nn.Module) -> None:
 
 def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     """Give a policy its weights, all of them and no others."""
-    known = policy.state_dict()
+    known = policy.saved_state() if isinstance(policy, TrainablePolicy) else policy.state_dict()
     missing, strange = sorted(set(known) - set(weights)), sorted(set(weights) - set(known))
     shapes = [name for name in known if name in weights and known[name].shape != weights[name].shape]
     if missing or strange or shapes:

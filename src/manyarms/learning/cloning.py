@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manyarms.algorithms.bc import cloning_loss
 from manyarms.errors import ConfigError
 from manyarms.learning.demonstrations import Demonstrations
 from manyarms.learning.samples import shuffled
-from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.trainable import TrainablePolicy
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,34 @@ class CloningConfig:
             raise ConfigError("steps and batch_size must be at least 1, lr above 0")
 
 
-def clone(policy: NetworkPolicy, examples: Demonstrations, config: CloningConfig) -> Iterator[float]:
+def clone(policy: TrainablePolicy, examples: Demonstrations, config: CloningConfig) -> Iterator[float]:
     """Train a policy on demonstrations; yield the loss of every step."""
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    chosen = policy.choice_of(examples.actions)
+    policy.prepare_to_learn()
+    learning = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=config.lr, weight_decay=config.weight_decay)
     policy.train()
     batches = _batches(len(examples), config)
     for step in range(config.steps):
         index = next(batches)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * 0.5 * (1.0 + np.cos(np.pi * step / config.steps))
-        found = policy.evaluate(examples.observations.rows(index), chosen[index])
-        loss = cloning_loss(found.log_probs, torch.from_numpy(examples.mask[index]).to(found.log_probs.device))
+        loss = _loss(policy, examples, index)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(policy.parameters(), config.clip_grad)
+        nn.utils.clip_grad_norm_(learning, config.clip_grad)
         optimizer.step()
         yield float(loss.detach())
     policy.eval()
+
+
+def _loss(policy: TrainablePolicy, examples: Demonstrations, index: np.ndarray) -> Tensor:
+    """Return the policy's own loss, or else how unlikely the examples are to it."""
+    observations, actions, mask = examples.observations.rows(index), examples.actions[index], examples.mask[index]
+    own = policy.imitation_loss(observations, actions, mask)
+    if own is not None:
+        return own
+    found = policy.evaluate(observations, policy.choice_of(actions))
+    return cloning_loss(found.log_probs, torch.from_numpy(mask).to(found.log_probs.device))
 
 
 def _batches(count: int, config: CloningConfig) -> Iterator[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from manyarms.errors import ConfigError
 from manyarms.learning.cloning import CloningConfig
 from manyarms.learning.learner import OptimConfig
 from manyarms.learning.parallel import BACKENDS
+from manyarms.simulators.registry import fact
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class EnvSettings:
 
     simulator: str | None = None
     """<simulator>, <simulator>/<task> or an import string."""
+    simulators: tuple[Any, ...] = ()
+    """Several in one run, in turn over the environments: each with `simulator` and, where it needs them, `tasks`,
+    `python`, `options` (on top of those for all) and `rename` (its fields and cameras -> names that all share)."""
     tasks: tuple[str, ...] = ()
     total_num_envs: int | None = None
     """Over all ranks; 8 by default. What is learnt does not depend on it where rollout.batch_size is given."""
@@ -107,6 +112,22 @@ class EnvSettings:
     options: dict[str, Any] = field(default_factory=dict)
     """Of the simulator or of the vector environment."""
     video_cfg: VideoSettings = field(default_factory=VideoSettings)
+
+    def __post_init__(self) -> None:
+        if self.simulators and (self.simulator or self.tasks or self.python):
+            raise ConfigError("`simulators` stands in place of simulator, tasks and python", do="give each its own")
+        for one in self.simulators:
+            unknown = [key for key in one if key not in ("simulator", "tasks", "python", "options", "rename")]
+            if unknown or "simulator" not in one:
+                raise ConfigError(
+                    f"one of simulators has {', '.join(map(str, one))}",
+                    do="simulator, and if need be tasks, python, options, rename",
+                )
+
+    @property
+    def label(self) -> str:
+        """What is played in, in words."""
+        return self.simulator or " and ".join(str(one["simulator"]) for one in self.simulators)
 
 
 @dataclass(frozen=True)
@@ -136,7 +157,17 @@ class ModelSettings:
     """The policy."""
 
     model_type: str = "mlp"
-    """mlp, pixel, a plug-in's name or package.module:factory."""
+    """mlp, pixel, pi0, openvla_oft, a plug-in's name or package.module:factory."""
+    model_path: str | None = None
+    """The folder of a checkpoint that others have trained."""
+    unnorm_key: str | None = None
+    """openvla_oft: the dataset whose statistics turn actions into the simulator's."""
+    num_images_in_input: int | None = None
+    """openvla_oft: how many images it looks at."""
+    is_lora: bool = False
+    """Train adapters instead of the weights."""
+    lora_rank: int = 32
+    """Of the adapters."""
     num_action_chunks: int = 8
     """Actions a decision."""
     action_dim: int | None = None
@@ -149,6 +180,17 @@ class ModelSettings:
     """cpu or cuda; default: cuda where there is one."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the policy: hidden, fields, images, log_std, …"""
+
+    @property
+    def of_checkpoint(self) -> dict[str, Any]:
+        """What a policy is told about a checkpoint that others have trained."""
+        told = {
+            "model_path": self.model_path,
+            "unnorm_key": self.unnorm_key,
+            "num_images": self.num_images_in_input,
+            "lora_rank": self.lora_rank if self.is_lora else None,
+        }
+        return {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -212,6 +254,42 @@ class AlgorithmSettings(AlgorithmConfig):
     """Episodes an update; default: env.train.total_num_envs times env.train.rollout_epoch."""
 
 
+WEIGHT_SYNCS = ("auto", "object_store", "broadcast")
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Which machines, and which process renders, acts or learns where."""
+
+    num_nodes: int = 1
+    """Machines; others than this one have to be in the Ray cluster."""
+    component_placement: dict[str, Any] | None = None
+    """Devices of env, rollout and actor, such as ``env,rollout,actor: all``; default: one process does it all."""
+    node_groups: tuple[Any, ...] = ()
+    """Nodes with a name: label, node_ranks, ignore_hardware."""
+    cpu_slots: int | None = None
+    """Device ids of a node without accelerators; default: as many as CPUs, or as a placement names."""
+    address: str | None = None
+    """Of a Ray cluster, or ``auto``, or ``local`` for one of our own; default: $RAY_ADDRESS, or as num_nodes says."""
+    weight_sync: str = "auto"
+    """How new weights get to those who act: object_store, broadcast, or auto."""
+    wait_seconds: float = 60.0
+    """How long to wait for nodes and for room on them."""
+    max_restarts: int = 3
+    """How often in a row processes that die are started again without anything learnt in between."""
+
+    def __post_init__(self) -> None:
+        if self.weight_sync not in WEIGHT_SYNCS:
+            raise ConfigError(f"cluster.weight_sync is {self.weight_sync!r}", do=f"choose {', '.join(WEIGHT_SYNCS)}")
+        if self.wait_seconds <= 0 or self.max_restarts < 0:
+            raise ConfigError("cluster.wait_seconds must be above 0, max_restarts 0 at least")
+
+    @property
+    def placed(self) -> bool:
+        """Whether roles have processes of their own."""
+        return self.component_placement is not None or self.num_nodes != 1
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """A training run."""
@@ -222,9 +300,10 @@ class TrainConfig:
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     actor: ActorSettings = field(default_factory=ActorSettings)
     cloning: CloningSettings = field(default_factory=CloningSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def __post_init__(self) -> None:
-        if not self.env.train.simulator:
+        if not self.env.train.label:
             raise ConfigError("env.train.simulator is missing", do="name one, such as tabletop/reach_target")
         if self.env.train.rollout_epoch != 1 and self.algorithm.episodes_per_step:
             raise ConfigError("env.train.rollout_epoch would do nothing: algorithm.episodes_per_step is given")
@@ -234,6 +313,11 @@ class TrainConfig:
             raise ConfigError("init_states must be at least 1")
         if self.rollout.batch_size is not None and self.rollout.batch_size < 1:
             raise ConfigError("rollout.batch_size must be at least 1")
+        if self.algorithm.max_staleness and not self.cluster.placed:
+            raise ConfigError(
+                "algorithm.max_staleness would do nothing: one process plays and learns in turn",
+                do="give cluster.component_placement",
+            )
         first, last = self.seeds
         held_out = self.eval.seed or 0
         if first < held_out + self.eval.episodes and held_out < last:
@@ -252,7 +336,10 @@ class TrainConfig:
         """env.eval with what is left out taken from env.train."""
         train = self.train
         found = _filled(self.env.eval, replace(train, seed=1_000_000))
-        return replace(found, options={**train.options, **found.options}, tasks=found.tasks or train.tasks)
+        judging = fact(found.simulator or "", "evaluation_options", {})
+        options = {**train.options, **judging, **found.options}
+        several = found.simulators or ([_for_judging(one) for one in train.simulators] if not found.simulator else ())
+        return replace(found, options=options, tasks=found.tasks or train.tasks, simulators=tuple(several))
 
     @property
     def episodes_per_step(self) -> int:
@@ -274,3 +361,9 @@ class TrainConfig:
 def _filled(settings: EnvSettings, defaults: EnvSettings) -> EnvSettings:
     missing = [f.name for f in fields(settings) if getattr(settings, f.name) is None]
     return replace(settings, **{name: getattr(defaults, name) for name in missing})
+
+
+def _for_judging(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one of several simulators as policies are judged in it."""
+    judging = fact(one["simulator"], "evaluation_options", {})
+    return {**one, "options": {**one.get("options", {}), **judging}}

@@ -55,7 +55,7 @@ class RunFolder:
             "started": _now(),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "policy": config.actor.model.model_type,
-            "simulator": config.train.simulator,
+            "simulator": config.train.label,
             "tasks": [task for task in tasks if task],
         }
         self._write("config.yaml", settings.text)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 
-_ONE_MACHINE = "environments, policy and learner share one machine; start several ranks with torchrun"
+_OUR_PORTS = "Ray and PyTorch find free ports themselves"
 _OUR_CHANNELS = "episodes stay in shared memory, there are no channels or groups of workers to name"
+_OUR_ROOM = "weights leave a GPU between phases wherever cluster.component_placement has roles share it"
 _NO_TEXT = "actions are chosen by a policy's head, no text is generated"
 
 #: Dotted keys, ``*`` for one part -> why they, and what lies below them, do nothing.
 _REASONS = {
     "defaults": "configs are whole files; give what differs as key=value",
     "hydra": "the run's folder is runner.logger.log_path and experiment_name",
-    "cluster": _ONE_MACHINE,
+    "cluster.num_gpus_per_node": "GPUs are counted",
+    "cluster.auto_port": _OUR_PORTS,
+    "cluster.ray": _OUR_PORTS,
     "runner.per_worker_log": "workers' output is kept with options.log_dir of the environments",
     "runner.seq_length": _NO_TEXT,
     "runner.max_prompt_length": _NO_TEXT,
@@ -36,16 +39,14 @@ _REASONS = {
     "rollout.group_name": _OUR_CHANNELS,
     "rollout.channel": _OUR_CHANNELS,
     "rollout.generation_backend": _NO_TEXT,
-    "rollout.enable_offload": "the policy that plays is the one that learns: there is one copy",
+    "rollout.enable_offload": _OUR_ROOM,
     "rollout.recompute_logprobs": "log-probabilities are those with which actions were drawn",
     "rollout.model": "the policy that plays is the one that learns: actor.model",
     "actor.group_name": _OUR_CHANNELS,
     "actor.channel": _OUR_CHANNELS,
-    "actor.enable_offload": "the policy that plays is the one that learns: there is one copy",
+    "actor.enable_offload": _OUR_ROOM,
     "actor.tokenizer": _NO_TEXT,
     "actor.fsdp_config": "actor.training_backend: fsdp shards weights, gradients and optimiser",
-    "actor.model.unnorm_key": "small policies act in the simulator's own units",
-    "actor.model.num_images_in_input": "pixel looks at actor.model.options.images",
     "reward": "rewards come from the simulator",
     "critic": "the critic is the policy's value head",
     # RIPT-VLA

@@ -47,6 +47,8 @@ class Played:
     """Groups that were played in vain."""
     spare: Episode | None = None
     """One that this rank played: where none of its groups was kept, it keeps step with the others."""
+    staleness: int = 0
+    """Updates since the weights that they were played with."""
 
     @property
     def env_steps(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from manyarms.learning.objective import Objective, Totals
 from manyarms.learning.parallel import ParallelPolicy, local_tensor, whole_tensor
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.samples import Samples, shuffled
-from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.trainable import TrainablePolicy
 
 #: From how much of training is over to the share of the learning rate that is left.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -73,11 +73,11 @@ class Learner:
 
     def __init__(
         self,
-        policy: NetworkPolicy,
+        policy: TrainablePolicy,
         algorithm: AlgorithmConfig,
         optim: OptimConfig | None = None,
         config: LearnerConfig | None = None,
-        reference: NetworkPolicy | None = None,
+        reference: TrainablePolicy | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         """Train `policy`; `reference` is what `kl_beta` holds it to."""
@@ -85,6 +85,7 @@ class Learner:
         self.optim, self.config = optim or OptimConfig(), config or LearnerConfig()
         self.reference, self.ranks = reference, ranks or Ranks()
         _check_fit(policy, algorithm, self.optim, reference)
+        policy.prepare_to_learn()
         self.steps = 0
         """Steps of the optimiser so far."""
         self.parallel = ParallelPolicy(policy, self.ranks, self.config.training_backend)
@@ -97,13 +98,23 @@ class Learner:
 
     def _groups(self) -> list[dict[str, Any]]:
         critic = self.policy.critic_parameters()
-        others = [p for p in self.policy.parameters() if all(p is not c for c in critic)]
+        others = [p for p in self.policy.parameters() if p.requires_grad and all(p is not c for c in critic)]
         groups: list[dict[str, Any]] = [{"params": others, "lr": self.optim.lr}]
         if critic:
             groups.append({"params": critic, "lr": self.optim.value_lr or self.optim.lr})
         for group in groups:
             group["first_lr"] = group["lr"]
         return groups
+
+    def judge_anew(self, samples: Samples) -> Samples:
+        """Add what the policy makes now of actions that older weights chose: decoupled PPO needs both."""
+        size = self.config.micro_batch_size or self.config.global_batch_size
+        parts = []
+        with torch.no_grad(), self.parallel.whole():
+            for start in range(0, len(samples), size):
+                part = samples.pick(np.arange(start, min(start + size, len(samples))))
+                parts.append(self.policy.evaluate(part.observations, part.chosen).log_probs.float().cpu().numpy())
+        return replace(samples, proximal=np.concatenate(parts))
 
     def update(self, samples: Samples, iteration: int, progress: float = 0.0) -> dict[str, float]:
         """Learn from a batch; return the means of what people watch. `progress` is how much of training is over."""
@@ -132,7 +143,7 @@ class Learner:
         for i, (rows, real) in enumerate(parts):
             part = samples.pick(rows) if real else samples.pick(rows).without_effect()
             with self.parallel.adding_up(last=i == len(parts) - 1):
-                objective = Objective(self.algorithm, part, totals, self.policy.offset.device)
+                objective = Objective(self.algorithm, part, totals, self.policy.device)
                 found = self.parallel.evaluate(part.observations, part.chosen)
                 loss = objective.loss(found, self._reference_log_probs(part))
                 # Ranks' gradients are averaged, but their losses are shares of one mean: they have to be added up.
@@ -212,9 +223,13 @@ class _Layout:
 
 
 def _check_fit(
-    policy: NetworkPolicy, algorithm: AlgorithmConfig, optim: OptimConfig, reference: NetworkPolicy | None
+    policy: TrainablePolicy, algorithm: AlgorithmConfig, optim: OptimConfig, reference: TrainablePolicy | None
 ) -> None:
     """Refuse what cannot work together, or would do nothing."""
+    if not policy.explores:
+        raise ConfigError(
+            "this policy draws nothing whose probability it could tell", do="give it noise (pi0: noise: flow_sde)"
+        )
     if algorithm.loss_type == "actor_critic" and policy.value is None:
         raise ConfigError("an actor-critic loss needs a policy with a value head", do="value_head: true")
     if algorithm.loss_type == "actor" and policy.value is not None:

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from manyarms.algorithms.config import AlgorithmConfig
-from manyarms.algorithms.losses import at_level, clipped_policy_loss, kl_to_reference, masked_mean, spread, value_loss
+from manyarms.algorithms.losses import (
+    at_level,
+    behaviour_weight,
+    clipped_policy_loss,
+    kl_to_reference,
+    masked_mean,
+    spread,
+    value_loss,
+)
 from manyarms.learning.samples import Samples
 from manyarms.policies.heads import Evaluation
 
@@ -58,10 +66,17 @@ class Objective:
         algorithm, level = self._algorithm, self._algorithm.logprob_type
         log_probs, mask = at_level(found.log_probs, self._taken, level)
         old, _ = at_level(self._tensor(self._batch.log_probs), self._taken, level)
+        advantages = spread(self._tensor(self._batch.advantages), log_probs)
+        if self._batch.proximal is not None:
+            # w max(-A ρ, …) = max(-(w A) ρ, …), for w is never negative
+            proximal, _ = at_level(self._tensor(self._batch.proximal), self._taken, level)
+            weight = behaviour_weight(proximal, old, algorithm.behave_cap)
+            old, advantages = proximal, advantages * weight
+            self.metrics["actor/behave_weight"] = masked_mean(weight, mask, self._totals.at(level))
         actor = clipped_policy_loss(
             log_probs,
             old,
-            spread(self._tensor(self._batch.advantages), log_probs),
+            advantages,
             mask,
             clip_low=algorithm.clip_ratio_low,
             clip_high=algorithm.clip_ratio_high,

@@ -16,15 +16,15 @@ from manyarms.errors import ConfigError
 from manyarms.learning.ranks import Ranks
 from manyarms.policies.base import Observations
 from manyarms.policies.heads import Evaluation
-from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.trainable import TrainablePolicy
 
 BACKENDS = ("ddp", "fsdp")
 
 
 class _Evaluator(nn.Module):
-    """`NetworkPolicy.evaluate` as the forward pass that DDP and FSDP watch."""
+    """`TrainablePolicy.evaluate` as the forward pass that DDP and FSDP watch."""
 
-    def __init__(self, policy: NetworkPolicy) -> None:
+    def __init__(self, policy: TrainablePolicy) -> None:
         super().__init__()
         self.policy = policy
 
@@ -36,7 +36,7 @@ class _Evaluator(nn.Module):
 class ParallelPolicy:
     """A policy as all ranks train it."""
 
-    def __init__(self, policy: NetworkPolicy, ranks: Ranks, backend: str = "ddp") -> None:
+    def __init__(self, policy: TrainablePolicy, ranks: Ranks, backend: str = "ddp") -> None:
         if backend not in BACKENDS:
             raise ConfigError(f"training_backend is {backend!r}", do=f"choose {' or '.join(BACKENDS)}")
         self.policy, self._ranks = policy, ranks
@@ -76,8 +76,8 @@ class ParallelPolicy:
                 module.reshard()
 
     def state(self) -> dict[str, Tensor]:
-        """Return all weights; every rank has to ask."""
-        return {name: whole_tensor(tensor) for name, tensor in self.policy.state_dict().items()}
+        """Return all weights that a checkpoint has to hold; every rank has to ask."""
+        return {name: whole_tensor(tensor) for name, tensor in self.policy.saved_state().items()}
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
@@ -99,6 +99,7 @@ def sharded_like(whole: Tensor, example: Tensor) -> Tensor:
 
 @torch.no_grad()
 def give_weights(policy: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy whole weights into a policy, sharded or not."""
+    """Copy whole weights into a policy, sharded or not; those that are not given stay as they are."""
     for name, tensor in policy.state_dict().items():
-        tensor.copy_(sharded_like(weights[name], tensor))
+        if name in weights:
+            tensor.copy_(sharded_like(weights[name], tensor))

@@ -14,11 +14,14 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     envs = train.total_num_envs or 1
     workers = world * math.ceil(math.ceil(envs / world) / (train.rows_per_worker or 1))
+    where = f" in {workers} processes on {world} rank{'s' if world > 1 else ''}"
+    if config.cluster.placed:
+        where = ", placed as below"
     episodes, updates = config.episodes_per_step, config.runner.updates
     tasks = f", tasks {', '.join(train.tasks)}" if train.tasks else ""
     rows = [
-        ("simulator", f"{train.simulator}{tasks}"),
-        ("environments", f"{envs} in {workers} processes on {world} rank{'s' if world > 1 else ''}"),
+        ("simulator", f"{train.label}{tasks}"),
+        ("environments", f"{envs}{where}"),
         ("policy", f"{config.actor.model.model_type}, chunks of {config.actor.model.num_action_chunks} actions"),
         ("algorithm", f"{algorithm.adv_type}, {algorithm.update_epoch} passes over each update's decisions"),
         ("an update", _update(config)),

@@ -24,6 +24,7 @@ class Samples:
     places: np.ndarray  # [N], where each stands among the decisions of all ranks; [0]: none of these counts
     returns: np.ndarray | None = None  # like advantages
     values: np.ndarray | None = None  # like advantages, of the critic that judged then
+    proximal: np.ndarray | None = None  # like log_probs, of the policy that an update begins with; None: the same one
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -39,6 +40,7 @@ class Samples:
             self.places[index] if len(self.places) else self.places,
             None if self.returns is None else self.returns[index],
             None if self.values is None else self.values[index],
+            None if self.proximal is None else self.proximal[index],
         )
 
     def without_effect(self) -> Samples:

@@ -35,9 +35,9 @@ def recipes() -> list[str]:
 
 
 def load(source: str, overrides: Sequence[str] = ()) -> Settings:
-    """Read a YAML file, or a recipe by its name, and put ``key=value`` words on top."""
+    """Read a YAML file (and those its `base` names), or a recipe by its name, and put ``key=value`` words on top."""
     name, text = _find(source)
-    given = _parsed(text, name)
+    given = _on_its_bases(_parsed(text, name), name)
     for word in overrides:
         given = OmegaConf.merge(given, _override(word))
     assert isinstance(given, DictConfig)
@@ -74,6 +74,24 @@ def _parsed(text: str, name: str) -> DictConfig:
     if not isinstance(found, DictConfig):
         raise ConfigError(f"{name} holds no settings")
     return found
+
+
+def _on_its_bases(given: DictConfig, name: str, below: tuple[Path, ...] = ()) -> DictConfig:
+    """Put a config on top of the files that its `base` names, the first at the bottom; paths are relative to it."""
+    bases = given.pop("base", None)
+    if bases is None:
+        return given
+    files = [Path(name).parent / str(base) for base in ([bases] if isinstance(bases, str) else bases)]
+    merged = OmegaConf.create({})
+    for file in files:
+        if file.resolve() in below:
+            raise ConfigError(f"{name}: base goes round in a circle at {file}")
+        _, text = _find(str(file))
+        found = _on_its_bases(_parsed(text, str(file)), str(file), (*below, file.resolve()))
+        merged = OmegaConf.merge(merged, found)
+    merged = OmegaConf.merge(merged, given)
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
 def _override(word: str) -> Any:

@@ -7,58 +7,24 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from manyarms.algorithms.advantages import explained_variance, moments_of
 from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError
-from manyarms.learning.judging import Outcome, Placed, Played, samples_from
+from manyarms.learning.course import Course, TrainerConfig
+from manyarms.learning.judging import Outcome, Placed, Played
 from manyarms.learning.learner import Learner
-from manyarms.learning.samples import Samples
 from manyarms.rollout import Episode, Runner, repetitions, starts
 from manyarms.vector import EpisodeId
 
 
-@dataclass(frozen=True)
-class TrainerConfig:
-    """How much is played before each update."""
-
-    max_steps: int = 100
-    """Updates."""
-    episodes_per_step: int = 64
-    """Episodes an update is made from; with groups, a multiple of group_size."""
-    seed: int = 0
-    """Of the first episode; the others count up."""
-    init_states: int | None = None
-    """Fixed states of each task that episodes begin from in turn; default: wherever the seed says."""
-
-    def __post_init__(self) -> None:
-        if self.max_steps < 1 or self.episodes_per_step < 1:
-            raise ConfigError("max_steps and episodes_per_step must be at least 1")
-
-
-class Trainer:
+class Trainer(Course):
     """Trains a policy on tasks, one update at a time; on several ranks, each with environments of its own.
 
     Which episodes are played, which are kept and what is learnt from them does not depend on the number of ranks.
     """
 
     def __init__(self, runner: Runner, learner: Learner, tasks: Sequence[str | None], config: TrainerConfig) -> None:
-        group = learner.algorithm.group_size
-        if config.episodes_per_step % group:
-            raise ConfigError(f"episodes_per_step is {config.episodes_per_step}, no multiple of group_size {group}")
-        if config.episodes_per_step // group < learner.ranks.world:
-            raise ConfigError(
-                f"{learner.ranks.world} ranks have too little to play in an update", do="play more episodes"
-            )
-        self.runner, self.learner, self.config = runner, learner, config
-        self._ranks = learner.ranks
-        self._tasks = list(tasks)
-        self.iteration = 0
-        self.position = 0
-        """Starts that have been handed out so far; with `iteration`, all there is to remember of the schedule."""
-        self.env_steps = 0
-        """Steps of all environments so far, those of groups played in vain included."""
+        super().__init__(learner, tasks, config)
+        self.runner = runner
 
     def step(self) -> dict[str, float]:
         """Play, learn, return what people watch."""
@@ -124,7 +90,9 @@ class Trainer:
         algorithm = self.learner.algorithm
         share = range(most) if self._ranks.world == 1 else self._ranks.share(min(missing, most))
         wanted = min(missing, len(share))
-        sampling = DynamicSampling(wanted, algorithm.group_size, bounds=algorithm.reward_bounds, most=len(share))
+        sampling: DynamicSampling[Episode] = DynamicSampling(
+            wanted, algorithm.group_size, bounds=algorithm.reward_bounds, most=len(share)
+        )
         heard: list[Outcome] = []
 
         def enough(episode: Episode) -> bool:
@@ -145,54 +113,6 @@ class Trainer:
         config = self.config
         return starts(self._tasks, config.seed, first=first, init_states=config.init_states)
 
-    # -- learning -----------------------------------------------------------------------------------------------------
-
-    def learn(self, played: Played) -> dict[str, float]:
-        """Make an update of what was played."""
-        samples = samples_from(played, self.learner)
-        metrics = self.learner.update(samples, self.iteration, self.iteration / self.config.max_steps)
-        self.iteration += 1
-        self.position += played.starts
-        self.env_steps += played.env_steps
-        return {
-            **metrics,
-            **self._judged(samples),
-            **self._seen(played.outcomes),
-            "rollout/rejected_groups": float(played.rejected),
-            "throughput/env_steps_total": float(self.env_steps),
-        }
-
-    # -- what people watch --------------------------------------------------------------------------------------------
-
-    def _judged(self, samples: Samples) -> dict[str, float]:
-        taken = samples.mask > 0 if samples.advantages.ndim == 2 else slice(len(samples.places))
-        count, total, _ = self._ranks.add_up(moments_of([samples.advantages[taken]]))
-        metrics = {"rollout/advantages_mean": total / count}
-        if samples.returns is not None and samples.values is not None:
-            returns, values = samples.returns[taken].astype(np.float64), samples.values[taken]
-            counts = self._ranks.add_up([*moments_of([returns]), *moments_of([returns - values])])
-            metrics["rollout/returns_mean"] = counts[1] / counts[0]
-            metrics["critic/explained_variance"] = explained_variance(counts[:3], counts[3:])
-        return metrics
-
-    def _seen(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
-        """Return the means over all episodes that were played, and success task by task."""
-        count = len(outcomes)
-        earned = sum(outcome.earned for outcome in outcomes) / count
-        metrics = {
-            "rollout/rewards": earned,
-            "env/success_once": sum(outcome.success for outcome in outcomes) / count,
-            "env/return": earned,
-            "env/episode_len": sum(outcome.length for outcome in outcomes) / count,
-            "env/num_trajectories": float(count),
-        }
-        if len(self._tasks) > 1:
-            for task in self._tasks:
-                wins = [outcome.success for outcome in outcomes if outcome.task == (task or "")]
-                if wins:
-                    metrics[f"env/success_once/{task}"] = sum(wins) / len(wins)
-        return metrics
-
 
 @dataclass(frozen=True)
 class _Round:
@@ -201,3 +121,6 @@ class _Round:
     starts: int
     outcomes: list[Outcome]
     spare: Episode | None
+
+
+__all__ = ["Trainer", "TrainerConfig"]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from manyarms.errors import ConfigError
+from manyarms.learning import checkpoint
 from manyarms.learning.assembly import opened
 from manyarms.learning.cloning import clone
-from manyarms.learning.config import CloningSettings, EnvSettings
+from manyarms.learning.config import CloningSettings, EnvSettings, TrainConfig
 from manyarms.learning.demonstrations import Demonstrations, demonstrations, recorded
 from manyarms.policies.base import ActionChunk, Observations, Policy, needs_of
-from manyarms.policies.network import NetworkPolicy
 from manyarms.policies.registry import find_policy, make_policy
+from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.evaluation import held_out, tasks_of
 from manyarms.reporting.recording import Recording
 from manyarms.rollout import Runner, RunnerConfig
@@ -31,21 +33,21 @@ class _Watched:
         return self._policy.act(observations)
 
 
-def examples_for(policy: NetworkPolicy, settings: CloningSettings, env: EnvSettings) -> Demonstrations:
+def examples_for(policy: TrainablePolicy, settings: CloningSettings, env: EnvSettings) -> Demonstrations:
     """Return what the policy is to imitate."""
     if settings.demonstrations:
-        return demonstrations(Recording(settings.demonstrations), policy.chunk, fields=policy.reads)
+        return demonstrations(Recording(settings.demonstrations), policy.cloned_chunk, fields=policy.reads)
     needs = needs_of(find_policy(settings.expert))
     with opened(replace(env, options={**env.options, **needs}), env.total_num_envs or 1) as envs:
         expert = _Watched(make_policy(settings.expert, envs.simulator_spec), getattr(policy, "cameras", None))
         runner = Runner(envs, expert, RunnerConfig(keep=policy.reads, replan_horizon=1))
         episodes = held_out(tasks_of(envs), settings.episodes, settings.first_seed)
         played = [recorded(i, episode) for i, episode in enumerate(runner.play(episodes))]
-    return demonstrations(played, policy.chunk)
+    return demonstrations(played, policy.cloned_chunk)
 
 
 def warm_start(
-    policy: NetworkPolicy,
+    policy: TrainablePolicy,
     settings: CloningSettings,
     env: EnvSettings,
     told: Callable[[int, float], None] = lambda step, loss: None,
@@ -59,9 +61,26 @@ def warm_start(
         losses.append(loss)
         told(step, loss)
     if settings.log_std is not None:
-        spread = getattr(policy.head, "log_std", None)
+        spread = getattr(getattr(policy, "head", None), "log_std", None)
         if spread is None:
             raise ConfigError("cloning.log_std would do nothing: only the gaussian head has a spread")
         with torch.no_grad():
             spread.fill_(settings.log_std)
     return float(np.mean(losses[-20:]))
+
+
+def first_weights(policy: TrainablePolicy, config: TrainConfig, say: Callable[[str], None]) -> None:
+    """Give a policy what a config has training begin with: weights from elsewhere, an expert's ways."""
+    if config.runner.ckpt_path:
+        checkpoint.load_policy(Path(config.runner.ckpt_path), policy)
+    cloning = config.cloning
+    if not cloning.wanted:
+        return
+    say("warm start: the expert plays, the policy imitates it")
+    every = max(1, cloning.steps // 5)
+
+    def told(step: int, loss: float) -> None:
+        if (step + 1) % every == 0:
+            say(f"warm start: step {step + 1} of {cloning.steps}, loss {loss:.3f}")
+
+    warm_start(policy, cloning, config.train, told)

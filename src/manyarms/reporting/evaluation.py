@@ -11,9 +11,7 @@ from manyarms.rollout import Runner, RunnerConfig, Sink, starts
 from manyarms.vector import EpisodeId, VectorEnv
 
 
-def held_out(
-    tasks: Sequence[str | None], episodes: int, seed: int, init_states: int | None = None
-) -> list[EpisodeId]:
+def held_out(tasks: Sequence[str | None], episodes: int, seed: int, init_states: int | None = None) -> list[EpisodeId]:
     """Return so many episodes a task, tasks in turn, so that an evaluation cut short knows something of each."""
     return list(itertools.islice(starts(tasks, seed, init_states=init_states), episodes * len(tasks)))
 

@@ -1,0 +1,218 @@
+"""The loop of a run, whoever plays and learns: update, evaluate, save, log, until it is done or told to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from manyarms.errors import ManyarmsError
+from manyarms.learning.folder import RunFolder
+from manyarms.learning.interrupts import Interrupts, Stopped
+from manyarms.learning.ranks import Ranks
+from manyarms.learning.settings import Settings
+from manyarms.reporting.board import TrainingBoard
+from manyarms.reporting.report import write_report
+from manyarms.reporting.results import EpisodeResult, by_task, summarise
+from manyarms.reporting.trackers import Trackers, open_trackers
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What came of a run."""
+
+    folder: Path
+    updates: int
+    metrics: dict[str, float]
+    """Of the last update."""
+    evaluations: list[tuple[int, list[EpisodeResult]]]
+    """By update, those of this process."""
+    finished_because: str
+    report: Path | None = None
+
+
+class Crew(Protocol):
+    """Whoever plays and learns: one process, one of several ranks, or roles all over a cluster."""
+
+    @property
+    def tasks(self) -> list[str | None]:
+        """What is played."""
+        ...
+
+    @property
+    def iteration(self) -> int:
+        """Updates so far."""
+        ...
+
+    def begin(self, start: Path | None, say: Callable[[str], None]) -> None:
+        """Get first weights, or go on from a checkpoint."""
+        ...
+
+    def update(self) -> dict[str, float]:
+        """Play and learn; return what people watch."""
+        ...
+
+    def judge(self) -> list[EpisodeResult]:
+        """Play the held-out episodes."""
+        ...
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        ...
+
+
+class Run:
+    """A crew at work, and the books about it."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, folder: RunFolder, interrupts: Interrupts, crew: Crew) -> None:
+        self._settings, self._config, self._ranks, self._folder = settings, settings.config, ranks, folder
+        self._interrupts, self._crew = interrupts, crew
+        self._evaluations: list[tuple[int, list[EpisodeResult]]] = []
+        self._metrics: dict[str, float] = {}
+
+    def run(self, start: Path | None) -> TrainResult:
+        """Begin or go on, and see it through to the report."""
+        config, folder, ranks, crew = self._config, self._folder, self._ranks, self._crew
+        with TrainingBoard(config.runner.updates, first=_step_of(start), silent=not ranks.first) as board:
+            self._board = board
+            with self._interrupts.may_stop():
+                crew.begin(start, board.say)
+            if start is not None:
+                board.say(f"going on from {start}")
+            if ranks.first:
+                folder.begin(self._settings, crew.tasks, crew.iteration)
+            self._evaluations = [(step, found) for step, found in self._evaluations if step <= crew.iteration]
+            with self._trackers(crew.iteration) as self._logged:
+                try:
+                    because = self._loop(fresh=start is None)
+                except BaseException as error:
+                    with suppress(ManyarmsError):  # what went wrong first is what to tell
+                        self._conclude(f"it failed: {type(error).__name__}")
+                    raise
+                report = self._conclude(because)
+        return TrainResult(folder.path, crew.iteration, self._metrics, self._evaluations, because, report)
+
+    def _trackers(self, step: int) -> Trackers | _Silent:
+        if not self._ranks.first:
+            return _Silent()
+        logger = self._config.runner.logger
+        return open_trackers(
+            self._folder.path,
+            backends=logger.logger_backends,
+            project_name=logger.project_name,
+            experiment_name=logger.experiment_name,
+            config=asdict(self._config),
+            from_step=step,
+        )
+
+    def _loop(self, *, fresh: bool) -> str:
+        config, crew = self._config, self._crew
+        if fresh or config.runner.only_eval:
+            try:
+                self._first_step()
+            except Stopped:
+                return f"{self._interrupts.stop} asked for the end"
+        if config.runner.only_eval:
+            return "it was only to be evaluated"
+        saved, began = crew.iteration, time.monotonic()
+        while crew.iteration < config.runner.updates:
+            try:
+                metrics = crew.update()
+            except Stopped:
+                self._save()
+                return f"{self._interrupts.stop} asked for the end"
+            step, passed = crew.iteration, time.monotonic() - began
+            late = self._ranks.any(config.runner.max_seconds is not None and passed > config.runner.max_seconds)
+            last = late or step == config.runner.updates
+            if self._is_due(config.runner.val_check_interval, step, last):
+                metrics |= self._evaluate()
+            stop = self._ranks.any(self._interrupts.stop is not None)
+            wanted = self._ranks.any(self._interrupts.save)
+            self._metrics = metrics
+            if self._is_due(config.runner.save_interval, step, last) or stop or wanted:
+                saving = time.perf_counter()
+                # What a checkpoint stands for is written down before it: a resume then finds both.
+                self._logged.log(metrics, step)
+                self._save()
+                self._interrupts.save = False
+                saved = step
+                metrics["time/save"] = time.perf_counter() - saving
+            else:
+                self._logged.log(metrics, step)
+            self._board.updated(step, metrics)
+            if stop:
+                return f"{self._interrupts.stop or 'another rank'} asked for the end"
+            if late:
+                return f"{config.runner.max_seconds:.0f} seconds had passed"
+        if saved != crew.iteration:
+            self._save()
+        return "all updates were made"
+
+    def _first_step(self) -> None:
+        """Judge and keep what training begins with."""
+        runner = self._config.runner
+        if not runner.only_eval:
+            self._save()
+        if runner.val_check_interval or runner.only_eval:
+            with self._interrupts.may_stop():
+                self._logged.log(self._evaluate(), 0)
+
+    def _evaluate(self) -> dict[str, float]:
+        began = time.perf_counter()
+        results = self._crew.judge()
+        found, step = summarise(results), self._crew.iteration
+        if self._ranks.first:
+            self._folder.add_evaluation(step, results)
+        self._board.evaluated(step, found.successes, found.episodes)
+        self._evaluations.append((step, results))
+        metrics = {
+            "eval/success_once": found.success,
+            "eval/return": found.mean_reward,
+            "eval/episode_len": found.mean_length,
+            "eval/num_trajectories": float(found.episodes),
+            "time/eval": time.perf_counter() - began,
+        }
+        groups = by_task(results)
+        if len(groups) > 1:
+            metrics |= {f"eval/success_once/{task}": summarise(group).success for task, group in groups.items()}
+        return metrics
+
+    def _save(self) -> None:
+        self._crew.save()
+        if self._ranks.first:
+            self._folder.drop_old_checkpoints(self._config.runner.keep_checkpoints)
+
+    def _is_due(self, interval: int, step: int, last: bool) -> bool:
+        if interval == 0:
+            return False
+        return last or (interval > 0 and step % interval == 0)
+
+    def _conclude(self, because: str) -> Path | None:
+        """Write how it ended, and the report."""
+        if not self._ranks.first:
+            return None
+        self._folder.end(because)
+        return write_report(self._folder.path)
+
+
+class _Silent:
+    """Trackers of ranks that log nothing."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        pass
+
+
+def _step_of(start: Path | None) -> int:
+    return int(start.name.rpartition("_")[2]) if start is not None else 0
+
+
+__all__ = ["Crew", "Run", "TrainResult"]

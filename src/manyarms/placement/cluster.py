@@ -1,0 +1,261 @@
+"""The Ray cluster of a run: joining it, finding its nodes, keeping room on them for the plan's processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from manyarms.errors import ConfigError, StartError
+from manyarms.learning.config import ClusterSettings
+from manyarms.placement.plan import Plan
+from manyarms.placement.processes import Process
+from manyarms.placement.topology import Node
+
+#: Longer than Ray takes to believe that a node is gone.
+_DETECTION_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A machine as Ray knows it."""
+
+    id: str
+    address: str
+    port: int
+    """Where its raylet listens."""
+    node: Node
+
+    @property
+    def answers(self) -> bool:
+        """Whether anybody is there."""
+        try:
+            socket.create_connection((self.address, self.port), timeout=2.0).close()
+        except OSError:
+            return False
+        return True
+
+
+class RayCluster:
+    """A connection to Ray, ours or somebody's, and the room that a plan takes there."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._ours = False
+        self._plan: Plan | None = None
+        self._groups: dict[int, Any] = {}
+        """Placement groups, by the plan's nodes."""
+        self.nodes: list[RayNode] = []
+
+    def __enter__(self) -> RayCluster:
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigError(
+                "cluster.component_placement needs Ray", why=str(error), do="pip install 'manyarms[ray]'"
+            ) from error
+        if not ray.is_initialized():
+            self._connect()
+            self._ours = True
+        try:
+            self.nodes = self._wait_for_nodes()
+        except ConfigError:
+            self.__exit__()
+            raise
+        return self
+
+    def _connect(self) -> None:
+        import ray
+
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        settings = self._settings
+        address = settings.address or os.environ.get("RAY_ADDRESS") or ("local" if settings.num_nodes == 1 else "auto")
+        try:
+            _knock(address, settings.wait_seconds)
+            ray.init(
+                address=address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR
+            )
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"there is no Ray cluster at {address}",
+                why=(str(error).splitlines() or [""])[0],
+                do="run `ray start --head` on the first node and `ray start --address=<first node>:6379` on the others",
+            ) from None
+
+    def _wait_for_nodes(self) -> list[RayNode]:
+        """Return the nodes that are there, ours first, once they are enough or nothing more can be waited for."""
+        deadline = time.monotonic() + self._settings.wait_seconds
+        while len(found := living_nodes()) < self._settings.num_nodes:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"cluster.num_nodes is {self._settings.num_nodes}, but {len(found)} answered in "
+                    f"{self._settings.wait_seconds:.0f} s",
+                    do="run `ray start --address=<first node>:6379` on the others, or lower num_nodes",
+                )
+            time.sleep(0.2)
+        return found
+
+    def __exit__(self, *error: object) -> None:
+        import ray
+        from ray.util import remove_placement_group
+
+        if not ray.is_initialized():
+            return
+        for group in self._groups.values():
+            remove_placement_group(group)
+        self._groups.clear()
+        if self._ours:
+            ray.shutdown()
+
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    def reserve(self, plan: Plan) -> None:
+        """Keep room for a plan, node by node."""
+        self._plan = plan
+        self._used = {process.node for process in (*plan.rollout, *plan.actor)}
+        for node in sorted(self._used):
+            found = self.nodes[node]
+            self._groups[node] = _group(self._bundle(node), {"ray.io/node-id": found.id})
+        for node, group in self._groups.items():
+            if not group.wait(self._settings.wait_seconds):
+                raise StartError(
+                    f"node {node} ({self.nodes[node].address}) has no room for what is placed there",
+                    why=f"{_words(self._bundle(node))} wanted, {_words(_free(self.nodes[node].id))} free",
+                    do="end what else runs there (`ray status`), or place fewer processes",
+                )
+
+    def _bundle(self, node: int) -> dict[str, float]:
+        """Return what the processes of a node ask of Ray: its GPUs, and at most half of its CPUs.
+
+        The simulators' processes are not Ray's to count, and what another node lost may have to find room here.
+        """
+        assert self._plan is not None
+        gpus = {
+            slot.device
+            for process in self._plan.processes
+            for slot in process.slots
+            if process.node == node and slot.kind == "gpu"
+        }
+        count = sum(process.node == node for process in (*self._plan.rollout, *self._plan.actor))
+        return {"CPU": round(count * self._cpus(node), 4), **({"GPU": float(len(gpus))} if gpus else {})}
+
+    def _cpus(self, node: int) -> float:
+        """Return what each process of a node asks for."""
+        assert self._plan is not None
+        count = sum(process.node == node for process in (*self._plan.rollout, *self._plan.actor))
+        return max(0.001, min(1.0, int(1000 * self.nodes[node].node.cpus / 2 / count) / 1000))
+
+    def options(self, process: Process) -> dict[str, Any]:
+        """Return how Ray is to start a process."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        options: dict[str, Any] = {
+            "num_cpus": self._cpus(process.node),
+            "num_gpus": 0,
+            "max_restarts": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._groups[process.node], 0),
+        }
+        if process.kind == "gpu":
+            # Which device is ours is written in the plan; Ray would hide all of them from who asks for none.
+            options["runtime_env"] = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+        return options
+
+    # -- losses -------------------------------------------------------------------------------------------------------
+
+    def lost(self) -> list[int]:
+        """Return which of the plan's nodes are gone."""
+        deadline = time.monotonic() + _DETECTION_SECONDS
+        while True:
+            alive = {node.id for node in living_nodes()}
+            silent = [node for node in self._used if self.nodes[node].id in alive and not self.nodes[node].answers]
+            # Ray takes a few seconds to believe it, and would start processes there until then.
+            if not silent or time.monotonic() > deadline:
+                return [node for node in sorted(self._used) if self.nodes[node].id not in alive]
+            time.sleep(0.2)
+
+    def has_lost(self, node_id: str) -> bool:
+        """Tell whether a node is gone, also one whose processes were moved since."""
+        self.lost()
+        return node_id not in {node.id for node in living_nodes()}
+
+    def mend(self) -> list[str]:
+        """Find room elsewhere for what lost nodes ran; say in words what was moved where."""
+        from ray.util import remove_placement_group
+
+        said = []
+        for node in self.lost():
+            gone, bundle = self.nodes[node], self._bundle(node)
+            remove_placement_group(self._groups.pop(node))
+            group = self._groups[node] = _group(bundle, None)
+            if not group.wait(self._settings.wait_seconds):
+                others = Counter()
+                for other in living_nodes():
+                    others.update(_free(other.id))
+                raise StartError(
+                    f"node {node} ({gone.address}) was lost, and what it ran finds no room elsewhere",
+                    why=f"{_words(bundle)} wanted; the other nodes together have {_words(others)} free",
+                    do="start the node again (`ray start`) and go on with --resume, or place fewer processes",
+                )
+            self.nodes[node] = next(other for other in living_nodes() if other.id == _home(group))
+            said.append(f"node {node} ({gone.address}) was lost; its processes go on at {self.nodes[node].address}")
+        return said
+
+
+def _knock(address: str, seconds: float) -> None:
+    """Find out whether anybody answers at an address: Ray itself would try for minutes, and then end the process."""
+    if address == "auto":
+        from ray._private.utils import read_ray_address
+
+        # Where the last cluster of this machine was, which may long be gone.
+        address = read_ray_address() or ""
+        if not address:
+            raise ConnectionError("none was started on this machine")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+
+
+def living_nodes() -> list[RayNode]:
+    """Return the nodes of the cluster, the driver's first."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    found = [
+        RayNode(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["NodeManagerPort"],
+            Node(int(node["Resources"].get("GPU", 0)), max(1, int(node["Resources"].get("CPU", 1)))),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return sorted(found, key=lambda node: (node.id != here, node.address, node.id))
+
+
+def _group(bundle: dict[str, float], where: dict[str, str] | None) -> Any:
+    from ray.util import placement_group
+
+    return placement_group([bundle], bundle_label_selector=[where] if where else None)  # type: ignore[arg-type]
+
+
+def _home(group: Any) -> str:
+    from ray.util import placement_group_table
+
+    return placement_group_table(group)["bundles_to_node_id"][0]
+
+
+def _free(node: str) -> dict[str, float]:
+    """Return what a node has left."""
+    from ray._private.state import available_resources_per_node
+
+    found = available_resources_per_node().get(node, {})
+    return {name: float(found.get(name, 0.0)) for name in ("CPU", "GPU")}
+
+
+def _words(resources: Any) -> str:
+    return " and ".join(f"{round(count, 2):g} {name}s" for name, count in resources.items() if count) or "nothing"

@@ -1,0 +1,219 @@
+"""The driver of a placed run: episodes from those who play to those who learn, weights back, faults mended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from manyarms.errors import ConfigError, ManyarmsError
+from manyarms.learning.folder import RunFolder
+from manyarms.learning.interrupts import Interrupts
+from manyarms.learning.settings import Settings
+from manyarms.placement.cluster import RayCluster
+from manyarms.placement.faults import LearnersLost, unwrapped
+from manyarms.placement.learner_group import EpisodesLost, LearnerGroup
+from manyarms.placement.plan import Plan
+from manyarms.placement.playing import Batch, Playing
+from manyarms.placement.rollouts import Rollouts
+from manyarms.placement.waiting import Waiting
+from manyarms.reporting.results import EpisodeResult
+
+
+class PlacedCrew:
+    """Roles all over a cluster: rollout processes play, learner processes learn, and we say who does what."""
+
+    def __init__(
+        self, settings: Settings, plan: Plan, cluster: RayCluster, folder: RunFolder, interrupts: Interrupts
+    ) -> None:
+        config = settings.config
+        self._config, self._plan, self._folder, self._cluster = config, plan, folder, cluster
+        self._waiting = Waiting(interrupts)
+        path = folder.path.absolute()
+        self._rollouts = Rollouts(cluster, plan, config, path, self._waiting)
+        self._learners = LearnerGroup(cluster, plan, config, path / "checkpoints", self._waiting)
+        self._broadcasts = _broadcasts(plan, settings)
+        self._group_of: list[int] = []
+        """The lives of the rollout processes that are in the group of the broadcast."""
+        self._facts: Any = None
+        self.iteration = 0
+
+    @property
+    def tasks(self) -> list[str | None]:
+        return self._facts.tasks
+
+    def begin(self, start: Path | None, say: Callable[[str], None]) -> None:
+        """Start the processes, or those of them that are gone; get first weights, or go on from a checkpoint."""
+        self._rollouts.say = self._say = say
+        self._waiting.others = list
+        self._learners.start()
+        if self._facts is None:
+            self._facts = self._rollouts.start()
+        first = None
+        if start is None and (self._config.runner.ckpt_path or self._config.cloning.wanted):
+            say("warm start: rollout 0 gets the first weights")
+            first = self._waiting.all([self._rollouts.call(0, "first_weights")], "rollout 0")[0]
+        standing = self._learners.begin(self._facts, start, first)
+        self.iteration = standing.iteration
+        self._playing = Playing(self._rollouts, self._config, self.tasks, standing, self._fetch)
+        self._waiting.others, self._waiting.heard = lambda: self._playing.pending, self._playing.heard
+        self._group_of = []
+        self._publish()
+
+    # -- an update ----------------------------------------------------------------------------------------------------
+
+    def update(self) -> dict[str, float]:
+        """Have an update's episodes played, and learn from them; meanwhile those of the next ones may be played."""
+        began = time.perf_counter()
+        self._playing.allow(self.iteration, self._weights)
+        batch = self._playing.batch(self.iteration)
+        self._waiting.until(lambda: batch.ready, may_stop=True)
+        between = time.perf_counter()
+        metrics = self._learn(batch)
+        learnt = time.perf_counter()
+        self._playing.learnt(self.iteration)
+        self.iteration += 1
+        self._rollouts.all_is_well()
+        self._publish()
+        ended = time.perf_counter()
+        return {
+            **metrics,
+            **_times(batch, len(self._plan.rollout)),
+            "time/actor": learnt - between,
+            "time/sync": ended - learnt,
+            "time/wait": between - began,
+            **self._staleness(batch),
+            "throughput/env_steps_per_s": batch.env_steps / (ended - began),
+        }
+
+    def _staleness(self, batch: Batch) -> dict[str, float]:
+        """Return how far behind the weights were that played, where they may be."""
+        if not self._config.algorithm.max_staleness:
+            return {}
+        return {"rollout/staleness": float(batch.update - min(report.version for report in batch.reports))}
+
+    def _learn(self, batch: Batch) -> dict[str, float]:
+        while True:
+            try:
+                return self._learners.learn(batch.shares(len(self._plan.actor)))
+            except EpisodesLost as lost:
+                gone = self._cluster.lost()
+                for process in self._plan.rollout:
+                    if process.node in gone:  # and nobody has spoken to it since
+                        self._playing.replace(process.rank, lost)
+                if not self._playing.replay_lost(batch):
+                    raise
+                self._say(f"{lost.what}: they are played again")
+                self._waiting.until(lambda: batch.ready, may_stop=True)
+
+    # -- weights ------------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Give the newest weights to those who act, or lay them where they find them."""
+        self._weights: Sequence[Any] = () if self._broadcasts and self._broadcast() else [self._learners.weights()]
+
+    def _broadcast(self) -> bool:
+        """Tell whether all who act have got the newest weights."""
+        from ray.exceptions import RayError
+
+        try:
+            if self._group_of != self._rollouts.lives:
+                self._learners.meet(self._rollouts)
+                self._group_of = list(self._rollouts.lives)
+            self._learners.broadcast(self._rollouts)
+        except (RayError, ManyarmsError) as error:
+            # Who died is found out by the next who asks it; until then there is the other way.
+            self._say(f"weights go through the object store this time: {str(error).splitlines()[0]}")
+            self._group_of = []
+            return False
+        return True
+
+    def _fetch(self) -> Sequence[Any]:
+        """Return a reference to the newest weights, also where they were broadcast."""
+        self._weights = self._weights or [self._learners.weights()]
+        return self._weights
+
+    # -- judging, saving ----------------------------------------------------------------------------------------------
+
+    def judge(self) -> list[EpisodeResult]:
+        """Have the held-out episodes played, each process its share."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
+        found: list[EpisodeResult] = []
+        ranks = range(len(self._rollouts))
+        asked = [self._rollouts.judge(rank, self.iteration, self._weights, self.iteration) for rank in ranks]
+        for rank in ranks:
+            while True:
+                self._waiting.ready([asked[rank]], may_stop=not self.iteration)
+                try:
+                    found += ray.get(asked[rank])
+                    break
+                except RayTaskError as error:
+                    raise unwrapped(error, f"rollout {rank}") from None
+                except RayActorError as error:
+                    self._playing.replace(rank, error)
+                    asked[rank] = self._rollouts.judge(rank, self.iteration, self._fetch(), self.iteration)
+        return found
+
+    def save(self) -> None:
+        """Have the first learner write a checkpoint, which must be seen from here."""
+        self._learners.save()
+        written = self._folder.checkpoints / f"global_step_{self.iteration}"
+        if not written.is_dir():
+            raise ConfigError(
+                f"actor 0, on node {self._plan.actor[0].node}, has written {written}, which cannot be seen from here",
+                do="put runner.logger.log_path on a file system that all nodes share",
+            )
+
+    def mend(self, lost: LearnersLost) -> None:
+        """Say why those who learn are gone, and find room for others."""
+        self._say(f"{lost}\nthose who learn are started again")
+        for said in self._cluster.mend():
+            self._say(said)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._learners.close()
+        self._rollouts.close()
+
+
+def _broadcasts(plan: Plan, settings: Settings) -> bool:
+    """Tell whether weights are broadcast: where it was asked for, or where all are GPUs of their own in one node."""
+    config = settings.config
+    wanted = config.cluster.weight_sync
+    one_node = len({process.node for process in (*plan.rollout, *plan.actor)}) == 1
+    kinds = {process.kind for process in (*plan.rollout, *plan.actor)}
+    apart = not any(
+        process.beside(other)
+        for process in plan.rollout
+        for other in (*plan.actor, *plan.rollout)
+        if other is not process
+    )
+    if wanted == "broadcast":
+        if config.algorithm.max_staleness:
+            raise ConfigError(
+                "cluster.weight_sync: broadcast has all processes meet, but with max_staleness nobody waits",
+                do="weight_sync: object_store",
+            )
+        if len(kinds) > 1 or ("gpu" in kinds and not apart):
+            raise ConfigError(
+                "cluster.weight_sync: broadcast needs a device of its own for every process, all of one kind",
+                do="weight_sync: object_store",
+            )
+        return True
+    return wanted == "auto" and one_node and kinds == {"gpu"} and apart and not config.algorithm.max_staleness
+
+
+def _times(batch: Batch, processes: int) -> dict[str, float]:
+    """Return where the time of playing went, as a mean over the processes that play."""
+    seconds = sum(report.seconds for report in batch.reports)
+    policy = sum(report.policy_seconds for report in batch.reports)
+    overlap = sum(report.overlap_seconds for report in batch.reports)
+    return {
+        "time/env": (seconds - policy) / processes,
+        "time/rollout": policy / processes,
+        "throughput/rollout_env_steps_per_s": batch.env_steps * processes / seconds,
+        "throughput/overlap": overlap / policy if policy else 0.0,
+    }

@@ -1,0 +1,113 @@
+"""`manyarms train` with roles in processes of their own: from a config to a plan, and from the plan to a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import torch
+
+from manyarms.errors import ConfigError
+from manyarms.learning.checkpoint import latest
+from manyarms.learning.config import TrainConfig
+from manyarms.learning.folder import RunFolder
+from manyarms.learning.interrupts import Interrupts, Stopped
+from manyarms.learning.loop import Run, TrainResult
+from manyarms.learning.ranks import Ranks
+from manyarms.learning.settings import Settings
+from manyarms.learning.training import train as train_here
+from manyarms.placement.cluster import RayCluster
+from manyarms.placement.driver import PlacedCrew
+from manyarms.placement.environments import Totals
+from manyarms.placement.faults import LearnersLost, never_began
+from manyarms.placement.plan import Plan, plan
+from manyarms.placement.topology import Node, cluster_from
+from manyarms.simulators.registry import UnknownSimulator, resolve
+
+_EVERYWHERE = {"env,rollout,actor": "all"}
+
+
+def train(settings: Settings, *, resume: bool = False) -> TrainResult:
+    """Run a config wherever it says: in this process, on one of torchrun's ranks, or all over a Ray cluster."""
+    config = settings.config
+    if not config.cluster.placed:
+        return train_here(settings, resume=resume)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "cluster.component_placement starts its processes itself, but torchrun has started several",
+            do="run `manyarms train` once, or leave cluster out",
+        )
+    return _train_placed(settings, resume)
+
+
+def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False) -> Plan:
+    """Return which process of a config goes where on the nodes that were found."""
+    cluster = config.cluster
+    settings: dict[str, object] = {"num_nodes": cluster.num_nodes, "node_groups": cluster.node_groups}
+    if cluster.cpu_slots is not None:
+        settings["cpu_slots"] = cluster.cpu_slots
+    totals = Totals(
+        config.train.total_num_envs or 1,
+        config.train.rows_per_worker or 1,
+        lockstep=_says(config, "lockstep"),
+        pipeline_stage_num=config.rollout.pipeline_stage_num,
+        starts_per_step=config.episodes_per_step // config.algorithm.group_size,
+        renders_from_gpu_0=_says(config, "renders_from_gpu_0"),
+    )
+    wanted = cluster.component_placement or _EVERYWHERE
+    return plan(wanted, cluster_from(settings, found, alike=alike), totals)
+
+
+def _says(config: TrainConfig, what: str) -> bool:
+    """Tell what the simulator's class says of itself; one that lives in another interpreter says nothing here."""
+    assert config.train.simulator is not None
+    try:
+        return bool(getattr(resolve(config.train.simulator)[0], what, False))
+    except (ImportError, AttributeError, UnknownSimulator):
+        return False
+
+
+def this_machine() -> Node:
+    """Return the machine we are on, as a node."""
+    return Node(torch.cuda.device_count(), os.cpu_count() or 1)
+
+
+def _train_placed(settings: Settings, resume: bool) -> TrainResult:
+    config, folder = settings.config, RunFolder(settings)
+    start = folder.find_start(config, resume)
+    with RayCluster(config.cluster) as cluster:
+        from ray.exceptions import RayError
+
+        found = plan_for(config, [node.node for node in cluster.nodes])
+        cluster.reserve(found)
+        with (
+            Interrupts(at_once=False) as interrupts,
+            closing(PlacedCrew(settings, found, cluster, folder, interrupts)) as crew,
+        ):
+            run = Run(settings, Ranks(), folder, interrupts, crew)
+            try:
+                return _run(run, crew, folder, start, config.cluster.max_restarts)
+            except Stopped:
+                raise KeyboardInterrupt from None  # before there was anything to keep
+            except RayError as error:
+                raise never_began(error) from error
+
+
+def _run(run: Run, crew: PlacedCrew, folder: RunFolder, start: Path | None, most: int) -> TrainResult:
+    """Run to the end; where those who learn die, go back to the last checkpoint."""
+    deaths, reached = 0, -1
+    while True:
+        try:
+            return run.run(start)
+        except LearnersLost as lost:
+            deaths = 1 if crew.iteration > reached else deaths + 1
+            reached = max(reached, crew.iteration)
+            if deaths > most:
+                raise
+            start = latest(folder.checkpoints) or start
+            crew.mend(lost)
+
+
+__all__ = ["plan_for", "this_machine", "train"]

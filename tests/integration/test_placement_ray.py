@@ -1,0 +1,239 @@
+"""Roles in processes of their own on a real Ray: the same curves as one process gives, whoever dies on the way."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from manyarms.errors import ConfigError, StartError
+from manyarms.learning.settings import load
+from manyarms.learning.training import train as train_in_this_process
+from manyarms.placement.faults import ProcessLost
+from manyarms.placement.training import train
+from placement import PLACED, SMALL_STORE, Disturbed, all_gone, kill, run
+from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
+
+ray = pytest.importorskip("ray")
+
+pytestmark = pytest.mark.timeout(240)
+
+SHARED = [f"{PLACED}env,rollout,actor=0-1"]
+SEPARATE = [f"{PLACED}env=0-1", f"{PLACED}rollout=2-3", f"{PLACED}actor=4-5"]
+HYBRID = [f"{PLACED}env=0", f"{PLACED}rollout=1", f"{PLACED}actor=0-1"]
+ONE_LEARNER = [f"{PLACED}env=0", f"{PLACED}rollout=1-2", f"{PLACED}actor=3"]
+GROUPS = ["algorithm.adv_type=grpo", "algorithm.loss_type=actor", "algorithm.group_size=2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Iterator[None]:
+    """A Ray of our own, and none of its processes left behind."""
+    ray.init(
+        address="local",
+        num_cpus=4,
+        object_store_memory=SMALL_STORE,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+    assert all_gone("raylet")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one plain process."""
+    tmp_path = tmp_path_factory.mktemp("alone")
+    return train_in_this_process(load(written(tmp_path), in_folder(tmp_path))).folder
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two slots that all roles share."""
+    return run(tmp_path_factory.mktemp("shared"), *SHARED).folder
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [SEPARATE, HYBRID], ids=["separate", "hybrid"])
+def test_layouts_with_as_many_learners_give_the_same_curve(layout: list[str], shared: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, *layout)
+    assert_same_run(found.folder, shared)
+    assert (found.folder / "report.html").exists()
+
+
+def test_one_learner_gives_the_curve_of_a_plain_process(alone: Path, shared: Path, tmp_path: Path) -> None:
+    assert_same_run(run(tmp_path, *ONE_LEARNER).folder, alone)
+    one, two = curve(alone)[1], curve(shared)[1]
+    assert two == pytest.approx(one, rel=2e-3, abs=2e-4), "the first update, whatever the number of learners"
+    assert two["env/return"] == pytest.approx(one["env/return"], rel=1e-12), "the same episodes"
+
+
+def test_groups_are_kept_by_their_place_whoever_plays_them(tmp_path: Path) -> None:
+    words = [*GROUPS, "runner.max_steps=4", "algorithm.filter_rewards=true", "algorithm.rewards_lower_bound=-21"]
+    alone = train_in_this_process(load(written(tmp_path), [*in_folder(tmp_path, "alone"), *words]))
+    placed = run(tmp_path, *ONE_LEARNER, *words, "cluster.weight_sync=broadcast", name="placed")
+    assert curve(placed.folder) == curve(alone.folder)
+    assert sum(line["rollout/rejected_groups"] for line in lines(placed.folder)[1:]), "or the test shows less"
+    one, other = weights(alone.folder, 4), weights(placed.folder, 4)
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+# -- deaths -----------------------------------------------------------------------------------------------------------
+
+
+def test_deaths_of_simulators_and_of_rollout_processes_change_nothing(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "walk"
+    deeds = [
+        Disturbed(folder, 1, lambda: kill("manyarms.workers.main", -1)),
+        Disturbed(folder, 2, lambda: kill("ray::RolloutRole", 0)),
+        Disturbed(folder, 4, lambda: kill("ray::RolloutRole", 1)),
+    ]
+    found = run(tmp_path, *ONE_LEARNER)
+    assert all(deed.done for deed in deeds)
+    assert_same_run(found.folder, alone)
+    said = capsys.readouterr().err
+    assert "rollout 0 (process" in said or "rollout 1 (process" in said
+    assert "a signal ended it" in said
+    assert "played again" in said
+
+
+def test_the_death_of_a_learner_costs_what_was_learnt_since_the_last_checkpoint(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deed = Disturbed(tmp_path / "walk", 3, lambda: kill("ray::LearnerRole", 1))
+    found = run(tmp_path, *HYBRID)
+    assert deed.done
+    assert_same_run(found.folder, shared)
+    said = capsys.readouterr().err
+    assert "died" in said
+    assert "going on from" in said
+    assert "ray.kill" not in said
+
+
+# -- playing ahead ----------------------------------------------------------------------------------------------------
+
+
+def test_playing_ahead_repeats_and_is_never_further_behind_than_allowed(tmp_path: Path) -> None:
+    words = [*ONE_LEARNER, "algorithm.max_staleness=2", "runner.val_check_interval=0"]
+    found = run(tmp_path, *words, name="once")
+    assert [line["rollout/staleness"] for line in lines(found.folder)] == [0, 1, 2, 2, 2, 2]
+    deed = Disturbed(tmp_path / "again", 2, lambda: kill("ray::RolloutRole", 0))
+    again = run(tmp_path, *words, name="again")
+    assert deed.done
+    assert_same_run(again.folder, found.folder)
+    first = lines(found.folder)
+    assert "actor/behave_weight" not in first[0], "the first update is plain PPO"
+    assert all(line["actor/behave_weight"] != 1.0 for line in first[1:])
+
+
+def test_groups_can_be_played_ahead_too(tmp_path: Path) -> None:
+    words = [*GROUPS, "algorithm.filter_rewards=true", "algorithm.rewards_lower_bound=-21", "algorithm.max_staleness=1"]
+    found = run(tmp_path, *HYBRID[:2], f"{PLACED}actor=0", *words, "runner.max_steps=4")
+    assert [line["rollout/staleness"] for line in lines(found.folder)[1:]] == [0, 1, 1, 1]
+    assert sum(line["rollout/rejected_groups"] for line in lines(found.folder)[1:])
+
+
+# -- beginnings and ends ----------------------------------------------------------------------------------------------
+
+
+def test_a_warm_start_and_a_reference_are_as_in_one_process(tmp_path: Path) -> None:
+    words = ["cloning.episodes=4", "cloning.expert=standins:keen", "cloning.steps=40", "algorithm.kl_beta=0.1"]
+    words += [*GROUPS, "runner.max_steps=2", "env.train.options.goal=1.0"]
+    alone = train_in_this_process(load(written(tmp_path), [*in_folder(tmp_path, "alone"), *words]))
+    placed = run(tmp_path, *HYBRID[:2], f"{PLACED}actor=0", *words, name="placed")
+    assert curve(placed.folder) == curve(alone.folder)
+    assert lines(placed.folder)[1]["actor/kl_loss"] >= 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_a_run_and_all_its_processes(number: signal.Signals, alone: Path, tmp_path: Path) -> None:
+    arguments = [written(tmp_path), *in_folder(tmp_path), *ONE_LEARNER, "cluster.address=local"]
+    process = started([*arguments, "runner.save_interval=-1"])
+    wait_for(process, lambda: len(lines(tmp_path / "walk")) >= 3, 150)
+    below = psutil.Process(process.pid).children(recursive=True)
+    # Two agents of Ray's own try for a minute to tell of a driver that was killed, and then end as well.
+    below = [child for child in below if number == signal.SIGINT or not child.name().endswith("Agent")]
+    process.send_signal(number)
+    said = ended(process, 150)
+    assert len(below) > 8, "or the test looks at too few of them"
+    assert not psutil.wait_procs(below, timeout=60)[1]
+    done = 0
+    if number == signal.SIGINT:
+        assert process.returncode == 130, said
+        assert "SIGINT asked for the end" in said
+        assert (tmp_path / "walk" / "report.html").exists()
+        done = len(lines(tmp_path / "walk")) - 1
+    assert (tmp_path / "walk" / "checkpoints" / f"global_step_{done}").is_dir()
+    found = run(tmp_path, *ONE_LEARNER, resume=True)
+    assert_same_run(found.folder, alone)
+
+
+def test_what_goes_wrong_in_another_process_is_told_as_if_it_were_here(tmp_path: Path) -> None:
+    placed = [*HYBRID[:2], f"{PLACED}actor=0"]
+    with pytest.raises(StartError, match="No module named 'nowhere'"):
+        run(tmp_path, *placed, "env.train.simulator=nowhere:Walker")
+    with pytest.raises(ConfigError, match="value head"):
+        run(tmp_path, *placed, "actor.model.add_value_head=false")
+    with pytest.raises(ConfigError, match="nobody waits"):
+        run(tmp_path, *placed, "algorithm.max_staleness=1", "cluster.weight_sync=broadcast")
+
+
+def test_a_process_that_dies_again_and_again_ends_the_run_with_its_cause(tmp_path: Path) -> None:
+    words = [*HYBRID[:2], f"{PLACED}actor=0", "cluster.max_restarts=0"]
+    Disturbed(tmp_path / "walk", 1, lambda: kill("ray::RolloutRole"))
+    with pytest.raises(ProcessLost, match=r"rollout 0 \(process \d+ at .*\) died") as caught:
+        run(tmp_path, *words, "runner.max_steps=40")
+    assert "a signal ended it" in str(caught.value)
+
+
+def test_no_room_on_a_node_is_told_with_what_is_missing(tmp_path: Path) -> None:
+    @ray.remote(num_cpus=3.5)
+    class Guest:
+        def is_there(self) -> bool:
+            return True
+
+    guest = Guest.remote()
+    ray.get(guest.is_there.remote())
+    try:
+        with pytest.raises(StartError, match=r"node 0 .* has no room") as caught:
+            run(tmp_path, *HYBRID, "cluster.wait_seconds=1")
+    finally:
+        ray.kill(guest)
+    assert "2 CPUs wanted, 0.5 CPUs free" in str(caught.value)
+
+
+def test_placement_has_to_be_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(written(tmp_path), [*in_folder(tmp_path), *HYBRID])
+    with pytest.raises(ConfigError, match=r"manyarms\.placement\.training"):
+        train_in_this_process(settings)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="torchrun"):
+        train(settings)
+    with pytest.raises(ConfigError, match="max_staleness would do nothing"):
+        load(written(tmp_path), ["algorithm.max_staleness=1"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        [f"{PLACED}env,rollout,actor=all", "cluster.cpu_slots=4"],
+        [f"{PLACED}env=0-1", f"{PLACED}rollout=2-5", f"{PLACED}actor=6-7"],
+        [f"{PLACED}env=0-3", f"{PLACED}rollout=4-7", f"{PLACED}actor=0-7"],
+    ],
+    ids=["shared", "separate", "hybrid"],
+)
+def test_the_layouts_of_eight_devices_begin_to_learn_alike(layout: list[str], alone: Path, tmp_path: Path) -> None:
+    words = ["env.train.total_num_envs=8", "runner.max_steps=1", "runner.val_check_interval=0"]
+    found = run(tmp_path, *layout, *words, "actor.optim.schedule=constant")
+    one, other = curve(alone)[1], curve(found.folder)[0]
+    assert other == pytest.approx({name: one[name] for name in other}, rel=2e-3, abs=2e-4)
