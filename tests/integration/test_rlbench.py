@@ -505,6 +505,7 @@ def test_a_lost_display_costs_one_episode_and_is_replaced(tmp_path: Path) -> Non
         lost, kept = (server.pid for server in displays.servers)
         hold = np.stack([toward(pose_of(envs, row)) for row in range(2)])[:, None]
         os.kill(lost, signal.SIGKILL)
+        chunk = envs.step_chunk(hold)
         while not envs.failures:  # until the connection is seen to have broken
             chunk = envs.step_chunk(hold)
         assert chunk.aborted.tolist() == [True, False]

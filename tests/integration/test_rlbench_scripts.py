@@ -54,7 +54,8 @@ def scaled(command: str) -> tuple[dict[str, str], list[str]]:
     flag = ""
     for word in shlex.split(command):
         if word.partition("=")[0].isupper():
-            variables.update([word.split("=", 1)])
+            name, _, value = word.partition("=")
+            variables[name] = value
             continue
         flag = word if word.startswith("--") else flag
         words.append(SCALE.get(flag, word) if word.isdecimal() else _found(word))

@@ -61,10 +61,16 @@ def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False)
 
 
 def _says(config: TrainConfig, what: str) -> bool:
-    """Tell what the simulator's class says of itself; one that lives in another interpreter says nothing here."""
-    assert config.train.simulator is not None
+    """Tell what a simulator's class says of itself; one that lives in another interpreter says nothing here."""
+    env = config.train
+    return any(
+        _class_says(name, what) for name in [env.simulator, *(one["simulator"] for one in env.simulators)] if name
+    )
+
+
+def _class_says(simulator: str, what: str) -> bool:
     try:
-        return bool(getattr(resolve(config.train.simulator)[0], what, False))
+        return bool(getattr(resolve(simulator)[0], what, False))
     except (ImportError, AttributeError, UnknownSimulator):
         return False
 

@@ -33,6 +33,9 @@ _RENDERS_AFTER_RESET = 3
 class BehaviorSimulator(LockstepSimulator):
     """R1 Pro robots in houses of their own, all at the same activity."""
 
+    renders_from_gpu_0 = True
+    """Isaac Sim may hang on GPUs that do not begin with the first."""
+
     _live = False
 
     def __init__(self, rows: int, task: str = "", max_episode_steps: Optional[int] = None, **options: Any) -> None:
