@@ -446,7 +446,9 @@ def test_the_gpu_that_renders_need_not_be_one_of_cuda(make: Make) -> None:
     gpus = {"CUDA_VISIBLE_DEVICES": "0", "MUJOCO_EGL_DEVICE_ID": "3"}
     with make("libero_probe:Probe", env=gpus) as envs:
         assert envs.call("variables")[0]["MUJOCO_EGL_DEVICE_ID"] == "3"
-    with make("libero_probe:Probe", env={"MUJOCO_GL": "egl", "CUDA_VISIBLE_DEVICES": "2,3"}) as envs:
+    # As in a process that has rendered through OSMesa itself.
+    other = {"MUJOCO_GL": "egl", "CUDA_VISIBLE_DEVICES": "2,3", "PYOPENGL_PLATFORM": "osmesa"}
+    with make("libero_probe:Probe", env=other) as envs:
         assert envs.call("variables")[0]["MUJOCO_EGL_DEVICE_ID"] == "2"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -85,15 +85,17 @@ class Run:
             if ranks.first:
                 folder.begin(self._settings, crew.tasks, crew.iteration)
             self._evaluations = [(step, found) for step, found in self._evaluations if step <= crew.iteration]
-            with self._trackers(crew.iteration) as self._logged:
-                try:
-                    because = self._loop(fresh=start is None)
-                except BaseException as error:
-                    with suppress(ManyarmsError):  # what went wrong first is what to tell
-                        self._conclude(f"it failed: {type(error).__name__}")
-                    raise
+            with self._trackers(crew.iteration) as self._logged, ExitStack() as unless_it_ends_well:
+                unless_it_ends_well.push(self._failed)
+                because = self._loop(fresh=start is None)
+                unless_it_ends_well.pop_all()
                 report = self._conclude(because)
         return TrainResult(folder.path, crew.iteration, self._metrics, self._evaluations, because, report)
+
+    def _failed(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            with suppress(ManyarmsError):  # what went wrong first is what to tell
+                self._conclude(f"it failed: {kind.__name__}")
 
     def _trackers(self, step: int) -> Trackers | _Silent:
         if not self._ranks.first:

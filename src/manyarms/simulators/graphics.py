@@ -44,6 +44,9 @@ def set_backend() -> Optional[str]:
     """Choose, and tell MuJoCo."""
     backend = choose_backend()
     os.environ["MUJOCO_GL"] = backend or "disable"
+    # A process that has imported MuJoCo leaves its own choice to those it starts, and MuJoCo refuses to contradict it.
+    if backend in ("egl", "osmesa"):
+        os.environ["PYOPENGL_PLATFORM"] = backend
     return backend
 
 
