@@ -36,6 +36,8 @@ from manyarms.simulators.behavior.simulator import BehaviorSimulator
 from manyarms.simulators.behavior.tasks import CHALLENGE, activities
 from manyarms.testing import CHECKS, Subject
 
+pytestmark = pytest.mark.slow
+
 SIGNATURES = json.loads((houses.TESTS / "data/behavior_signatures.json").read_text())
 
 #: Commands of the right gripper at which the stand-in misbehaves (its world.py).

@@ -20,6 +20,8 @@ from machines import Machine, Mirror
 from manyarms.doctor import simulators
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 INSTALL, ALIAS = REPOSITORY / "scripts/install_behavior.sh", REPOSITORY / "requirements/install.sh"
 NAME = "isaac-sim-standalone-4.5.0-linux-x86_64.zip"

@@ -29,6 +29,8 @@ from manyarms.doctor.examination import Check, Examination
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.doctor.stacks import Where, rlbench
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parent.parent
 MANYARMS = str(Path(sys.executable).with_name("manyarms"))
 

@@ -16,6 +16,8 @@ from manyarms.learning.settings import load
 from oft import made
 from pi0_checkpoints import pi0_folder
 
+pytestmark = pytest.mark.slow
+
 EMBODIMENT = REPOSITORY / "examples/embodiment"
 RECIPES = sorted((EMBODIMENT / "config").glob("*.yaml"))
 

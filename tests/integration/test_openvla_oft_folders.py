@@ -19,6 +19,8 @@ from manyarms.policies.openvla_oft.folder import OftFolder
 from manyarms.simulators.base import Field
 from oft import SPEC, STATE, golden_with_tokenizer, policy_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -23,6 +23,8 @@ from manyarms.serving.server import PolicyServer, ServerConfig
 from pi0_checkpoints import pi0_folder
 from standins import Walker
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 runner:
   max_steps: 2

@@ -15,6 +15,8 @@ import av
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples/rlbench"
 TESTS = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent

@@ -26,6 +26,8 @@ from machines import (
     make_wheel,
 )
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((REPOSITORY / "scripts").glob("*.sh"))
 SETUP, INSTALL, REINSTALL = (
