@@ -8,7 +8,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -242,3 +245,14 @@ class Debian(Machine):
 
     def asked(self) -> list[str]:
         return self.log.read_text().splitlines()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Mirror]:
+    """Serve a folder until the context is left."""
+    with Mirror(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

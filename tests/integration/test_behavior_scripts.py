@@ -7,7 +7,6 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 import houses
-from machines import Machine, Mirror
+from machines import Machine, Mirror, serving
 from manyarms.doctor import simulators
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 
@@ -83,12 +82,8 @@ def asked(machine: Machine) -> list[str]:
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[Mirror]:
     make_zip(tmp_path / "mirror")
-    with Mirror(tmp_path / "mirror") as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with serving(tmp_path / "mirror") as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def everything(machine: Machine, mirror: Mirror) -> list[Any]:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from machines import (
     make_project,
     make_tarball,
     make_wheel,
+    serving,
 )
 
 pytestmark = pytest.mark.slow
@@ -76,12 +76,8 @@ def test_options_are_explained_and_unknown_ones_refused(script: Path, machine: M
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[Mirror]:
     make_tarball(tmp_path / "mirror")
-    with Mirror(tmp_path / "mirror") as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with serving(tmp_path / "mirror") as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_coppeliasim_is_downloaded_unpacked_linked_and_exported(machine: Machine, mirror: Mirror) -> None:
