@@ -24,14 +24,8 @@ version=4.1.0
 prefix=${HOME:?}/CoppeliaSim ubuntu=20_04 url='' archive='' sum='' cache=${XDG_CACHE_HOME:-$HOME/.cache}/manyarms
 bashrc=$HOME/.bashrc dry=''
 
-fail() { # WHAT WHY DO
-  printf 'error: %s\n  why: %s\n  do:  %s\n' "$@" >&2
-  exit 1
-}
-
-run() {
-  if [ "$dry" ]; then printf '+%s\n' "$(printf ' %q' "$@")"; else "$@"; fi
-}
+# shellcheck source=/dev/null # fail, run
+. "$(dirname "${BASH_SOURCE[0]}")/telling.sh"
 
 while [ $# -gt 0 ]; do
   case $1 in

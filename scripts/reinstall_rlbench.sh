@@ -29,14 +29,8 @@ rlbench=02720bba4c73fe02eb75df946b8791b806028a9d rlbench_url=https://github.com/
 # What builds them, RLBench's own list, less PyRep (it would be taken from another commit), and what importing it needs.
 requirements=(setuptools wheel cffi numpy Pillow pyquaternion scipy natsort gymnasium)
 
-fail() { # WHAT WHY DO
-  printf 'error: %s\n  why: %s\n  do:  %s\n' "$@" >&2
-  exit 1
-}
-
-run() {
-  if [ "$dry" ]; then printf '+%s\n' "$(printf ' %q' "$@")"; else "$@"; fi
-}
+# shellcheck source=/dev/null # fail, run
+. "$(dirname "${BASH_SOURCE[0]}")/telling.sh"
 
 while [ $# -gt 0 ]; do
   case $1 in

@@ -35,14 +35,8 @@ wanted=(
   git wget curl ca-certificates tar xz-utils build-essential libffi-dev python3-dev python3-venv
 )
 
-fail() { # WHAT WHY DO
-  printf 'error: %s\n  why: %s\n  do:  %s\n' "$@" >&2
-  exit 1
-}
-
-run() {
-  if [ "$dry" ]; then printf '+%s\n' "$(printf ' %q' "$@")"; else "$@"; fi
-}
+# shellcheck source=/dev/null # fail, run
+. "$(dirname "${BASH_SOURCE[0]}")/telling.sh"
 
 while [ $# -gt 0 ]; do
   case $1 in

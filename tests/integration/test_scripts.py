@@ -449,6 +449,7 @@ def test_manyarms_of_the_checkout_is_installed_once(debian: Debian) -> None:
     (checkout / "scripts").mkdir()
     script = checkout / "scripts/setup_remote.sh"
     shutil.copy(SETUP, script)
+    shutil.copy(REPOSITORY / "scripts/telling.sh", script.parent)
     for name, version in (("pillow", "98.0"), ("pillow", "99.0"), ("torch", "3.0"), ("safetensors", "1.0")):
         make_wheel(debian.folder / "wheels", name, version, {f"{name}.py": f"version = '{version}'"})
     debian.env["PIP_FIND_LINKS"] = str(debian.folder / "wheels")
