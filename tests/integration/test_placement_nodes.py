@@ -16,7 +16,7 @@ from training import assert_same_run, ended, in_folder, lines, started, written
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 TWO = ["cluster.num_nodes=2", "cluster.cpu_slots=1"]
 BOTH = [*TWO, f"{PLACED}env,rollout=0-1", f"{PLACED}actor=1"]
@@ -43,9 +43,12 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def second(cluster: Any) -> Any:
+def second(cluster: Any) -> Iterator[Any]:
     """Another node, which a test may remove."""
-    return cluster.add_node(num_cpus=2, object_store_memory=SMALL_STORE)
+    node = cluster.add_node(num_cpus=2, object_store_memory=SMALL_STORE)
+    yield node
+    if node in cluster.worker_nodes:
+        cluster.remove_node(node, allow_graceful=False)
 
 
 def test_too_few_nodes_are_told_with_the_command_that_helps(cluster: Any, tmp_path: Path) -> None:

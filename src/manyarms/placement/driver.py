@@ -12,7 +12,7 @@ from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts
 from manyarms.learning.settings import Settings
 from manyarms.placement.cluster import RayCluster
-from manyarms.placement.faults import LearnersLost, unwrapped
+from manyarms.placement.faults import LearnersLost, signs_of_loss, unwrapped
 from manyarms.placement.learner_group import EpisodesLost, LearnerGroup
 from manyarms.placement.plan import Plan
 from manyarms.placement.playing import Batch, Playing
@@ -139,7 +139,7 @@ class PlacedCrew:
     def judge(self) -> list[EpisodeResult]:
         """Have the held-out episodes played, each process its share."""
         import ray
-        from ray.exceptions import RayActorError, RayTaskError
+        from ray.exceptions import RayTaskError
 
         found: list[EpisodeResult] = []
         ranks = range(len(self._rollouts))
@@ -152,7 +152,7 @@ class PlacedCrew:
                     break
                 except RayTaskError as error:
                     raise unwrapped(error, f"rollout {rank}") from None
-                except RayActorError as error:
+                except signs_of_loss() as error:
                     self._playing.replace(rank, error)
                     asked[rank] = self._rollouts.judge(rank, self.iteration, self._fetch(), self.iteration)
         return found

@@ -25,6 +25,13 @@ class Whereabouts:
     """The file its standard error goes to, on its node."""
 
 
+def signs_of_loss() -> tuple[type[BaseException], ...]:
+    """Return what Ray raises for an answer whose process is gone, or whose node was lost with the answer on it."""
+    from ray.exceptions import ObjectLostError, RayActorError
+
+    return RayActorError, ObjectLostError
+
+
 def whereabouts(name: str) -> Whereabouts:
     """Return those of this process."""
     import ray

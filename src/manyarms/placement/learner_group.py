@@ -8,7 +8,7 @@ from typing import Any
 
 from manyarms.learning.config import TrainConfig
 from manyarms.placement.cluster import RayCluster
-from manyarms.placement.faults import LearnersLost, ProcessLost, Whereabouts, cause_of, unwrapped
+from manyarms.placement.faults import LearnersLost, ProcessLost, Whereabouts, cause_of, signs_of_loss, unwrapped
 from manyarms.placement.learners import LearnerRole, Share, Standing
 from manyarms.placement.plan import Plan
 from manyarms.placement.roles import Facts
@@ -109,7 +109,7 @@ class LearnerGroup:
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
         """Wait for all; a rank that died is the cause of whatever the others say."""
         import ray
-        from ray.exceptions import RayActorError, RayTaskError
+        from ray.exceptions import RayTaskError
 
         pending = list(refs)
         while pending:
@@ -123,7 +123,7 @@ class LearnerGroup:
                 if dead is not None:
                     raise self._lost(*dead) from None
                 raise
-            except RayActorError as error:
+            except signs_of_loss() as error:
                 raise self._lost(list(refs).index(done[0]), error) from None
         return ray.get(list(refs))
 

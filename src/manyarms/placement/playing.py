@@ -15,7 +15,7 @@ from manyarms.errors import ConfigError
 from manyarms.learning.assembly import trainer_config
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.judging import Outcome
-from manyarms.placement.faults import unwrapped
+from manyarms.placement.faults import signs_of_loss, unwrapped
 from manyarms.placement.learners import Share, Standing, shares_of
 from manyarms.placement.roles import Report
 from manyarms.placement.rollouts import Rollouts
@@ -217,7 +217,7 @@ class Playing:
     def heard(self, ref: Any) -> None:
         """Take in what a process has played; one that died is replaced, and plays it again."""
         import ray
-        from ray.exceptions import RayActorError, RayTaskError
+        from ray.exceptions import RayTaskError
 
         part = self._parts.pop(ref)
         part.batch.waiting -= 1
@@ -225,7 +225,7 @@ class Playing:
             report: Any = ray.get(ref)
         except RayTaskError as error:
             raise unwrapped(error, f"rollout {part.rank}") from None
-        except RayActorError as error:
+        except signs_of_loss() as error:
             self.replace(part.rank, error, [part])
             return
         batch = part.batch

@@ -8,7 +8,7 @@ from typing import Any
 
 from manyarms.learning.config import TrainConfig
 from manyarms.placement.cluster import RayCluster
-from manyarms.placement.faults import ProcessLost, Whereabouts, cause_of
+from manyarms.placement.faults import ProcessLost, Whereabouts, cause_of, signs_of_loss
 from manyarms.placement.plan import Plan
 from manyarms.placement.roles import Facts, RolloutRole
 from manyarms.placement.seats import seat_of
@@ -51,8 +51,6 @@ class Rollouts:
 
     def restart(self, rank: int, error: BaseException) -> None:
         """Say why a process died, and start another in its place."""
-        from ray.exceptions import RayActorError
-
         cause = self.cause(rank, error)
         self._deaths += 1
         if self._deaths > self._config.cluster.max_restarts:
@@ -65,7 +63,7 @@ class Rollouts:
         self.lives[rank] += 1
         try:
             answers = self._waiting.all([actor.whereabouts.remote(), actor.open.remote()], f"rollout {rank}")
-        except RayActorError as again:
+        except signs_of_loss() as again:
             self.restart(rank, again)
             return
         self._where[rank] = answers[0]
