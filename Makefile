@@ -3,22 +3,26 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SYSTEM_LIBRARIES := libosmesa6 libegl1 libgl1-mesa-dri xvfb
+RUNNABLE := $(VENV)/.runnable
+PINNED := pyproject.toml requirements/dev.txt scripts/setup.sh
+RENDERING := libosmesa6 libegl1 libgl1-mesa-dri
 JOBS ?= 4
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-fast lint format types benchmark interpreters clean help
+.PHONY: demo test test-fast lint format types docs docs-check docs-serve benchmark interpreters clean help
 
 help:
 	@echo "make demo        see what manyarms does"
-	@echo "make test        everything CI checks: format, lint, types, import order, all tests"
+	@echo "make test        everything CI checks: format, lint, types, import order, documentation, all tests"
 	@echo "make test-fast   the tests for the inner loop"
 	@echo "make format      format and fix what can be fixed"
+	@echo "make docs        build the documentation into site/ (docs-serve: at http://127.0.0.1:8000)"
 	@echo "make benchmark   measure against peers (benchmarks/README.md)"
 
-demo: $(READY)
+demo: $(RUNNABLE)
 	$(BIN)/manyarms demo
 
-test: $(READY) lint types interpreters
+test: $(READY) lint types docs-check interpreters
 	$(BIN)/pytest -n $(JOBS)
 
 test-fast: $(READY)
@@ -37,6 +41,19 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The reference is written from the code, then the site is built strictly: what leads nowhere is an error.
+docs: $(READY)
+	$(BIN)/python scripts/reference.py
+	$(MKDOCS) build --strict --quiet
+
+docs-check: $(READY)
+	$(BIN)/python scripts/reference.py --check
+	$(MKDOCS) build --strict --quiet
+
+docs-serve: $(READY)
+	$(BIN)/python scripts/reference.py
+	$(MKDOCS) serve
+
 benchmark: $(READY)
 	$(BIN)/python benchmarks/vector.py
 
@@ -44,9 +61,14 @@ benchmark: $(READY)
 interpreters: $(READY)
 	$(BIN)/python tests/interpreters.py
 
-$(READY): pyproject.toml requirements/dev.txt requirements/bare.txt scripts/setup.sh
-	scripts/setup.sh $(VENV) $(SYSTEM_LIBRARIES)
-	touch $(READY)
+$(READY): $(PINNED) requirements/bare.txt
+	scripts/setup.sh $(VENV) dev $(RENDERING) xvfb chromium
+	touch $(READY) $(RUNNABLE)
+
+# What the demo needs, which is less.
+$(RUNNABLE): $(PINNED)
+	scripts/setup.sh $(VENV) demo $(RENDERING)
+	touch $(RUNNABLE)
 
 clean:
-	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

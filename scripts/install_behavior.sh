@@ -36,6 +36,10 @@ TEXT
 
 version=4.5.0
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=/dev/null # fail, run
+. "$here/scripts/telling.sh"
+# shellcheck source=/dev/null # write_block
+. "$here/scripts/bashrc_block.sh"
 prefix=${ISAAC_PATH:-${HOME:?}/isaac-sim} data=${OMNIGIBSON_DATA_PATH:-$HOME/BEHAVIOR-1K-datasets}
 venv=$here/.venvs/behavior python='' source=https://github.com/StanfordVL/BEHAVIOR-1K.git ref=''
 torch_index=https://download.pytorch.org/whl/cu124
@@ -43,19 +47,10 @@ url=https://download.isaacsim.omniverse.nvidia.com/isaac-sim-standalone-$version
 archive='' sum='' cache=${XDG_CACHE_HOME:-$HOME/.cache}/manyarms only=isaac,omnigibson,data
 accepted='' bashrc=$HOME/.bashrc dry='' fork=''
 
-fail() { # WHAT WHY DO
-  printf 'error: %s\n  why: %s\n  do:  %s\n' "$@" >&2
-  exit 1
-}
-
 wrong() { # MESSAGE
   echo "error: $1" >&2
   usage >&2
   exit 2
-}
-
-run() {
-  if [ "$dry" ]; then printf '+%s\n' "$(printf ' %q' "$@")"; else "$@"; fi
 }
 
 while [ $# -gt 0 ]; do
@@ -278,31 +273,6 @@ exports() {
   printf 'export ISAAC_PATH=%q\nexport OMNIGIBSON_DATA_PATH=%q\n' "$prefix" "$data"
 }
 
-without_block() { # the file without what an earlier run wrote
-  awk -v begin="$begin" -v end="$end" '
-    $0 == begin { printf "%s", held; held = ""; inside = 1 }
-    { if (inside) held = held $0 "\n"; else print }
-    $0 == end { held = ""; inside = 0 }
-    END { printf "%s", held }' "$file"
-}
-
-write_bashrc() {
-  local begin='# >>> BEHAVIOR (manyarms) >>>' end='# <<< BEHAVIOR (manyarms) <<<' block file=$bashrc
-  block=$(printf '%s\n' "$begin" "$(exports)" "$end")
-  [ ! -e "$file" ] || file=$(readlink -f "$file")
-  if [ -f "$file" ] && [[ $(<"$file") == *"$block"* ]]; then
-    echo "$bashrc has them already"
-  elif [ "$dry" ]; then
-    printf '+ write to %s:\n%s\n' "$bashrc" "$block"
-  elif touch "$file" && cp -p "$file" "$file.manyarms" && without_block >"$file.manyarms" &&
-    printf '%s\n' "$block" >>"$file.manyarms" && mv "$file.manyarms" "$file"; then
-    echo "written to $bashrc; in this shell: source $bashrc"
-  else
-    rm -f "$file.manyarms"
-    fail "$bashrc could not be written" "see above" "add the lines above to it yourself, and use --no-bashrc"
-  fi
-}
-
 unpacked=''
 trap '[ -z "$unpacked" ] || rm -rf "$unpacked"' EXIT
 trap 'echo "interrupted: run this again, it goes on where it ended" >&2; exit 130' INT TERM
@@ -315,6 +285,6 @@ ask_licences
 ! wanted data || install_data
 echo "workers need these variables:"
 exports
-[ -z "$bashrc" ] || write_bashrc
+[ -z "$bashrc" ] || write_block "$bashrc" BEHAVIOR "$(exports)"
 echo "next: manyarms doctor behavior --python $venv/bin/behavior-python"
 echo "the policy: hf download RLinf/RLinf-OpenVLAOFT-Behavior (or from modelscope.cn; see --help)"

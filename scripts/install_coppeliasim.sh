@@ -26,6 +26,8 @@ bashrc=$HOME/.bashrc dry=''
 
 # shellcheck source=/dev/null # fail, run
 . "$(dirname "${BASH_SOURCE[0]}")/telling.sh"
+# shellcheck source=/dev/null # write_block
+. "$(dirname "${BASH_SOURCE[0]}")/bashrc_block.sh"
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -195,33 +197,6 @@ exports() {
     'export QT_QPA_PLATFORM_PLUGIN_PATH="$COPPELIASIM_ROOT"'
 }
 
-without_block() { # the file without what an earlier run wrote
-  awk -v begin="$begin" -v end="$end" '
-    $0 == begin { printf "%s", held; held = ""; inside = 1 }
-    { if (inside) held = held $0 "\n"; else print }
-    $0 == end { held = ""; inside = 0 }
-    END { printf "%s", held }' "$file"
-}
-
-write_bashrc() {
-  local begin='# >>> CoppeliaSim (manyarms) >>>' end='# <<< CoppeliaSim (manyarms) <<<' block file=$bashrc
-  block=$(printf '%s\n' "$begin" "$(exports)" "$end")
-  [ ! -e "$file" ] || file=$(readlink -f "$file")
-  if [ -f "$file" ] && [[ $(<"$file") == *"$block"* ]]; then
-    echo "$bashrc has them already"
-  elif [ "$dry" ]; then
-    printf '+ write to %s:\n%s\n' "$bashrc" "$block"
-  else
-    # A copy that is renamed: a full disk must not cost anyone their .bashrc. A block without its end is left as it is.
-    if ! { touch "$file" && cp -p "$file" "$file.manyarms" && without_block >"$file.manyarms" &&
-      printf '%s\n' "$block" >>"$file.manyarms" && mv "$file.manyarms" "$file"; }; then
-      rm -f "$file.manyarms"
-      fail "$bashrc could not be written" "see above" "add the lines above to it yourself, and use --no-bashrc"
-    fi
-    echo "written to $bashrc; in this shell: source $bashrc (jobs that read no .bashrc, as of cron or Slurm, need them too)"
-  fi
-}
-
 unpacked='' top=''
 trap '[ -z "$unpacked" ] || rm -rf "$unpacked"' EXIT
 trap 'echo "interrupted: run this again, it goes on where it ended" >&2; exit 130' INT TERM
@@ -239,5 +214,5 @@ fi
 link_library
 echo "PyRep and RLBench need these variables before Python starts:"
 exports
-[ -z "$bashrc" ] || write_bashrc
+[ -z "$bashrc" ] || write_block "$bashrc" CoppeliaSim "$(exports)"
 echo "next: scripts/reinstall_rlbench.sh (PyRep must be built against this CoppeliaSim)"

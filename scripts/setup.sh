@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Make the virtual environment with pinned packages, and install the system libraries that rendering needs.
-# usage: scripts/setup.sh VENV [DEBIAN_PACKAGE…]
+# usage: scripts/setup.sh VENV demo|dev [DEBIAN_PACKAGE…]     demo: what running needs; dev: what testing needs as well
 set -euo pipefail
 
-venv=$1
-shift
+venv=$1 purpose=$2
+shift 2
 
 find_python() {
   local candidate
@@ -46,6 +46,11 @@ install_libraries "$@"
 python=$(find_python)
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "installing Python packages into $venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/bare.txt
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+pip() { "$venv/bin/python" -m pip "$1" --quiet --disable-pip-version-check "${@:2}"; }
+if [ "$purpose" = demo ]; then
+  pip install --constraint requirements/dev.txt -e '.[torch,video]'
+else
+  pip install -r requirements/dev.txt
+  pip install --no-deps -r requirements/bare.txt
+  pip install --no-deps --no-build-isolation -e .
+fi
