@@ -19,8 +19,8 @@ import pytest
 import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ConfigError
-from manyarms.reporting import lerobot, statistics
-from manyarms.reporting.lerobot import write_dataset
+from manyarms.reporting import statistics
+from manyarms.reporting.lerobot import dataset, files, write_dataset
 from manyarms.reporting.recording import RecordedEpisode, Recorder, Recording
 from manyarms.rollout import Runner, RunnerConfig
 from manyarms.simulators.base import Field, Spec
@@ -328,13 +328,9 @@ def test_a_simulator_without_cameras_or_names_gives_its_numbers(tmp_path: Path) 
 
 
 def test_full_files_are_followed_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("_TABLE_MEGABYTES", 0),
-        ("_VIDEO_MEGABYTES", 0),
-        ("_ROWS_TOGETHER", 1),
-        ("_FILES_PER_CHUNK", 2),
-    ):
-        monkeypatch.setattr(lerobot, name, value)
+    for name, value in (("TABLE_MEGABYTES", 0), ("VIDEO_MEGABYTES", 0), ("FILES_PER_CHUNK", 2)):
+        monkeypatch.setattr(files, name, value)
+    monkeypatch.setattr(dataset, "_ROWS_TOGETHER", 1)
     recording = filmed(tmp_path / "in", [4, 2, 3])
     write_dataset(tmp_path / "out", recording)
     rows = rows_of(tmp_path / "out", "meta/episodes")
