@@ -20,7 +20,8 @@ import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ConfigError
 from manyarms.reporting import statistics
-from manyarms.reporting.lerobot import dataset, files, write_dataset
+from manyarms.reporting.lerobot import dataset as making
+from manyarms.reporting.lerobot import files, write_dataset
 from manyarms.reporting.recording import RecordedEpisode, Recorder, Recording
 from manyarms.rollout import Runner, RunnerConfig
 from manyarms.simulators.base import Field, Spec
@@ -330,7 +331,7 @@ def test_a_simulator_without_cameras_or_names_gives_its_numbers(tmp_path: Path) 
 def test_full_files_are_followed_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TABLE_MEGABYTES", 0), ("VIDEO_MEGABYTES", 0), ("FILES_PER_CHUNK", 2)):
         monkeypatch.setattr(files, name, value)
-    monkeypatch.setattr(dataset, "_ROWS_TOGETHER", 1)
+    monkeypatch.setattr(making, "_ROWS_TOGETHER", 1)
     recording = filmed(tmp_path / "in", [4, 2, 3])
     write_dataset(tmp_path / "out", recording)
     rows = rows_of(tmp_path / "out", "meta/episodes")
