@@ -25,6 +25,8 @@ class LoggerSettings:
     """Default: the name of the config's file."""
     logger_backends: tuple[str, ...] = ("tensorboard",)
     """tensorboard, wandb, swanlab; metrics.jsonl is always written."""
+    live: bool = True
+    """Keep what can be watched while the run goes on in its folder live."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from manyarms.learning.parallel import give_weights
 from manyarms.learning.ranks import Ranks
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.evaluation import held_out, results_of, tasks_of
+from manyarms.reporting.live import LiveView
 from manyarms.reporting.results import EpisodeResult
 from manyarms.vector import VectorEnv
 
@@ -23,9 +24,12 @@ from manyarms.vector import VectorEnv
 class Evaluator:
     """Judges the policy on held-out episodes, just as `manyarms eval` would judge its checkpoint."""
 
-    def __init__(self, config: TrainConfig, recipe: Recipe, ranks: Ranks, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, config: TrainConfig, recipe: Recipe, ranks: Ranks, folder: Path, stack: ExitStack, *, name: str
+    ) -> None:
+        """Judge in the process `name` of a run."""
         self._config, self._env, self._recipe, self._ranks = config, config.eval, recipe, ranks
-        self._folder, self._stack = folder, stack
+        self._folder, self._stack, self._name = folder, stack, name
         self._envs: VectorEnv | None = None
         self._copied = False
 
@@ -64,4 +68,6 @@ class Evaluator:
             twin = policy.twin(spec, recipe.options)
             self._copied = twin is None
             self._judged = twin or network_for(recipe, spec, self._config)
+            if self._config.runner.logger.live:
+                self._stack.enter_context(LiveView(self._envs, self._folder, f"{self._name}-eval"))
         return self._copied

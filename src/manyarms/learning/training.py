@@ -23,6 +23,7 @@ from manyarms.learning.trainer import Trainer
 from manyarms.learning.warm_start import first_weights
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.evaluation import tasks_of
+from manyarms.reporting.live import LiveView, forget_earlier
 from manyarms.reporting.results import EpisodeResult
 
 
@@ -37,6 +38,8 @@ def train(settings: Settings, *, resume: bool = False) -> TrainResult:
     with joined(device) as ranks:
         folder = RunFolder(settings)
         start = folder.find_start(config, resume)
+        if ranks.first:
+            forget_earlier(folder.path)
         ranks.wait()  # nobody writes before all have looked
         with Interrupts(at_once=ranks.world == 1) as interrupts, ExitStack() as stack:
             try:
@@ -64,7 +67,10 @@ class _Alone:
         self.tasks = tasks_of(self._envs)
         self._recipe = recipe_for(config, ranks, num_envs)
         self._policy = network_for(self._recipe, self._envs.simulator_spec, config)
-        self._evaluator = Evaluator(config, self._recipe, ranks, folder.path, stack)
+        name = f"rank-{ranks.rank}"
+        self._evaluator = Evaluator(config, self._recipe, ranks, folder.path, stack, name=name)
+        if config.runner.logger.live:
+            stack.enter_context(LiveView(self._envs, folder.path, name))
 
     @property
     def iteration(self) -> int:

@@ -23,6 +23,7 @@ from manyarms.placement.offload import Room
 from manyarms.placement.seats import Seat
 from manyarms.placement.weights import Broadcast, Held, Weights, pack
 from manyarms.reporting.evaluation import tasks_of
+from manyarms.reporting.live import LiveView
 from manyarms.reporting.results import EpisodeResult
 from manyarms.rollout import Episode, Runner
 from manyarms.simulators.base import Spec
@@ -55,7 +56,7 @@ class RolloutRole:
     """Plays what it is told to, with the weights it is told to."""
 
     def __init__(self, config: TrainConfig, seat: Seat, folder: Path) -> None:
-        """Play as a config says; videos go to `folder`."""
+        """Play as a config says; videos and live files go to `folder`."""
         self._config, self._seat, self._folder = config, seat, folder
         self._stack = ExitStack()
 
@@ -72,7 +73,10 @@ class RolloutRole:
         self._policy.eval()
         self._runner = Runner(self._envs, self._policy, runner_config(config, self._policy.reads))
         judged = replace(config, env=replace(config.env, eval=_rendering_on(config.eval, seat)))
-        self._evaluator = Evaluator(judged, self._recipe, ranks, folder, self._stack)
+        name = f"rollout-{seat.rank}"
+        self._evaluator = Evaluator(judged, self._recipe, ranks, folder, self._stack, name=name)
+        if config.runner.logger.live:
+            self._stack.enter_context(LiveView(self._envs, folder, name))
         self._held = Held(self._policy)
         self._room = Room(self._policy, seat.device, shared=seat.offloads)
         self._broadcast: Broadcast | None = None

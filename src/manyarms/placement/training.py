@@ -24,6 +24,7 @@ from manyarms.placement.environments import Totals
 from manyarms.placement.faults import LearnersLost, never_began
 from manyarms.placement.plan import Plan, plan
 from manyarms.placement.topology import Node, cluster_from
+from manyarms.reporting.live import forget_earlier
 from manyarms.simulators.registry import UnknownSimulator, resolve
 
 _EVERYWHERE = {"env,rollout,actor": "all"}
@@ -83,6 +84,7 @@ def this_machine() -> Node:
 def _train_placed(settings: Settings, resume: bool) -> TrainResult:
     config, folder = settings.config, RunFolder(settings)
     start = folder.find_start(config, resume)
+    forget_earlier(folder.path)
     with RayCluster(config.cluster) as cluster:
         from ray.exceptions import RayError
 

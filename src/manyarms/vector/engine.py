@@ -48,6 +48,10 @@ class Engine:
         self.health = Health(supervisor, config)
         self.state = np.full(rows, NEW)
         self.seeds: list[int | None] = [None] * rows
+        self.tasks: list[str | None] = [None] * rows
+        """Last asked for."""
+        self.episodes = [0] * rows
+        """That came to their end."""
         self.replies: dict[int, Any] = {}
         self.aborted: dict[int, WorkerError] = {}
         """Rows that come back without a result, and why; whoever collects them takes them out."""
@@ -55,7 +59,7 @@ class Engine:
         """Rows whose episode was lost while nothing was under way: told at the next step."""
         self._queued: list[tuple[int, int, bytes]] = []
         """Commands for workers that are being started again."""
-        self._lost: set[int] = set()
+        self.lost: set[int] = set()
         """Rows whose worker is given up."""
         self._raise = config.on_failure == "raise"
         self._ready: list[int] = []
@@ -90,6 +94,12 @@ class Engine:
     def in_flight(self) -> int:
         """How many rows have a command that is not yet collected."""
         return self._post.in_flight + len(self._queued) + len(self._ready)
+
+    def at_work(self) -> list[int]:
+        """Return the rows that have not finished what they were sent; any thread may ask."""
+        words = self.control
+        unfinished = words[:, w.DONE] != words[:, w.SEQUENCE]
+        return self._post.expected_of(np.flatnonzero(unfinished).tolist())
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -146,6 +156,7 @@ class Engine:
         """Begin an episode in each row."""
         for row, start in zip(rows, starts, strict=True):
             self.seeds[row] = start.get("seed")
+            self.tasks[row] = start.get("task") or self.tasks[row]
             self._begin(row, start)
         self._flush_full_groups()
 
@@ -179,7 +190,7 @@ class Engine:
 
     def require_idle(self, rows: Sequence[int]) -> None:
         """Refuse rows that still have a command under way, or whose worker is given up."""
-        gone = [row for row in rows if row in self._lost] if self._lost else []
+        gone = [row for row in rows if row in self.lost] if self.lost else []
         if gone:
             raise RowStateError(f"the workers of rows {_list(gone)} have died", do="close this and make a new one")
         busy = self._post.expected_of(rows)
@@ -382,9 +393,9 @@ class Engine:
             self._give_up(worker, final)
 
     def _give_up(self, worker: WorkerProcess, error: WorkerError) -> None:
-        self._lost.update(worker.rows)
+        self.lost.update(worker.rows)
         self._failures.append(error)
-        self._queued = [command for command in self._queued if command[0] not in self._lost]
+        self._queued = [command for command in self._queued if command[0] not in self.lost]
         for row in worker.rows:
             self._doomed.pop(row, None)
             if row in self._groups:
@@ -403,6 +414,7 @@ class Engine:
     def note_ends(self, rows: Sequence[int]) -> None:
         """Count episodes that came to their end."""
         for row in rows:
+            self.episodes[row] += 1
             self.health.episode_ended(self._worker_of[row])
 
     def _seed_of(self, worker: WorkerProcess) -> int | None:

@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 from manyarms.errors import ConfigError, RowStateError, WorkerError
 from manyarms.vector.actions import ActionWriter
 from manyarms.vector.arguments import chunk_lengths, masked_rows, one_per_row, row_indices, seeds_for
+from manyarms.vector.cameras import Cameras
 from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
 from manyarms.vector.config import SimulatorConfig, VectorConfig, parse_autoreset
 from manyarms.vector.engine import Engine
@@ -26,6 +27,7 @@ from manyarms.vector.profile import Profiler
 from manyarms.vector.resets import Resets, start
 from manyarms.vector.results import ResultReader
 from manyarms.vector.spaces import batched_actions, batched_observations, merge, space_of
+from manyarms.vector.states import RowState, row_states
 from manyarms.vector.supervisor import Supervisor
 from manyarms.workers import words as w
 from manyarms.workers.wire import encode
@@ -35,8 +37,6 @@ _MODE_WORDS = {
     AutoresetMode.NEXT_STEP: w.NEXT_STEP,
     AutoresetMode.SAME_STEP: w.SAME_STEP,
 }
-
-_ALL_CAMERAS = 0x7FFFFFFF
 
 _open: weakref.WeakSet[VectorEnv] = weakref.WeakSet()
 
@@ -92,9 +92,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._no_ends = np.zeros(self.num_envs, bool)
         self._uncertain = True
         self._mode = _MODE_WORDS[parse_autoreset(config.autoreset_mode)]
-        self._narrow: set[int] = set()
-        """Rows whose control words ask for some cameras only."""
-        self._control[:, w.CAMERAS] = _ALL_CAMERAS
+        self._cameras = Cameras(self._control, self._merged)
+        self._narrow = self._cameras.narrow
         self._sent_mode = self._sent_length = -1
         watched = slice(None) if config.render_rows is None else list(config.render_rows)
         self._control[watched, w.RENDER_EVERY] = config.render_every
@@ -276,6 +275,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Views of every row's last observation, without copying; what rows under way show is undefined."""
         return self._results.tree
 
+    # -- looking on, from any thread ----------------------------------------------------------------------------------
+
+    def row_states(self) -> list[RowState]:
+        """Return what every row is doing; rows do not notice."""
+        return row_states(self._engine, self.row_tasks)
+
+    def glance(self, cameras: Sequence[str]) -> None:
+        """Have each row render these cameras too, once, with what it is sent next; nothing else changes."""
+        self._cameras.glance(cameras)
+
     # -- what simulators offer beyond stepping ------------------------------------------------------------------------
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -377,24 +386,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def _prepare(self, cameras: Sequence[str] | None, autoreset: int, rows: np.ndarray | None = None) -> None:
         """Write the control words that seldom change; cameras only of `rows` (None: all), for others may be at work."""
         index = self._all_rows if rows is None else rows
-        if cameras is not None:
-            self._control[index, w.CAMERAS] = self._camera_bits(cameras)[index]
-            self._narrow.update(index.tolist())
-        elif self._narrow:
-            self._control[index, w.CAMERAS] = _ALL_CAMERAS
-            self._narrow.difference_update(index.tolist())
+        self._cameras.ask(cameras, index)
         if self._sent_mode != autoreset:
             self._control[:, w.AUTORESET] = autoreset
             self._sent_mode = autoreset
-
-    def _camera_bits(self, cameras: Sequence[str]) -> np.ndarray:
-        """Return the bits of some cameras for each row; they are numbered by the row's own spec."""
-        known = self._merged.spec.cameras
-        unknown = [camera for camera in cameras if camera not in known]
-        if unknown:
-            raise ConfigError(f"there is no camera {unknown[0]!r}", do=f"choose from {', '.join(known) or 'none'}")
-        bits = [sum(1 << i for i, name in enumerate(spec.cameras) if name in cameras) for spec in self._merged.rows]
-        return np.array(bits, np.int32)
 
     def _finish_timing(self, began: tuple[float, float] | None, rows: np.ndarray) -> ChunkTiming | None:
         if self.profiler is None or began is None:

@@ -61,6 +61,7 @@ class WorkerProcess:
         self.failures_in_a_row = 0
         """Since an episode last came to its end here."""
         self.episodes = 0
+        self.restarts = 0
         self.last_error: BaseException | None = None
         self.restart_at = 0.0
         """When it is to be started again; while it starts, when it must have."""

@@ -141,6 +141,7 @@ class Supervisor:
         worker.restart_at = time.monotonic() + pause
         worker.episodes = 0
         self._down.append(worker)
+        worker.restarts += 1
         self.restarts += 1
         return True
 

@@ -117,6 +117,7 @@ class Group:
             watch.spent[w.SIM] = began - watch.spent[w.STARTED]
             watch.add(w.OBS, began)
         for i in rows:
+            self.ports[i].control[w.STEPS] = self.steps[i]
             info = self.simulator.info(i)
             if self.ended[i] and self.ports[i].control[w.COMMAND] == w.STEP and not self.ports[i].status[w.NUM_STEPS]:
                 info = {**info, "held": True}
@@ -135,6 +136,7 @@ class Group:
             saved = args[0]
             self.simulator.load_state(row, saved["state"])
             self.steps[row], self.ended[row] = saved["steps"], saved["ended"]
+            port.control[w.STEPS] = self.steps[row]
             self.simulator.observe({row: port.out}, port.asked_cameras())
             port.answer(self.ended[row])
         else:

@@ -58,7 +58,7 @@ class Row:
             *(port.cameras, port.asked_cameras),
         )
         step, observe, get_info = self.simulator.step, self.simulator.observe, self.simulator.info
-        step_through, length_word = self._step_through, w.NUM_ACTIONS
+        step_through, length_word, steps_word = self._step_through, w.NUM_ACTIONS, w.STEPS
 
         def run() -> None:
             length = control[length_word]
@@ -78,7 +78,7 @@ class Row:
                     self._end_chunk(found, success, terminated, truncated)
                     return
                 rewards[:length] = array("d", found)
-            self.steps = steps
+            self.steps = control[steps_word] = steps
             if port.plain_steps != length:
                 port.say_plain_steps(length)
             observe(out, asked_cameras() if cameras else ())
@@ -185,6 +185,7 @@ class Row:
     def _finish(self, cameras: Any, watch: Optional[Stopwatch], part: int) -> None:
         """Observe, report and stop the clock."""
         port, simulator = self.port, self.simulator
+        port.control[w.STEPS] = self.steps
         if watch is None:
             simulator.observe(port.out, cameras)
             info = simulator.info()
@@ -210,6 +211,7 @@ class Row:
             saved = args[0]
             self.simulator.load_state(saved["state"])
             self.steps, self.ended = saved["steps"], saved["ended"]
+            self.port.control[w.STEPS] = self.steps
             self.simulator.observe(self.port.out, self.port.asked_cameras())
             self.port.answer(self.ended)
         else:

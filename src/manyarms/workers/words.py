@@ -3,8 +3,8 @@
 import sys
 
 # Words of `control`: what the main side tells a row.
-COMMAND, SEQUENCE, NUM_ACTIONS, PAYLOAD, AUTORESET, CAMERAS, RENDER_EVERY, DONE = range(8)
-"""DONE is the worker's: the sequence number of the last command it finished."""
+COMMAND, SEQUENCE, NUM_ACTIONS, PAYLOAD, AUTORESET, CAMERAS, RENDER_EVERY, DONE, STEPS = range(9)
+"""The last two are the worker's: the number of the last command it finished, and the running episode's steps so far."""
 CONTROL_WORDS = 16
 
 # COMMAND
