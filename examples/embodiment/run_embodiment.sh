@@ -6,8 +6,12 @@ usage() {
   cat <<'TEXT'
 usage: examples/embodiment/run_embodiment.sh CONFIG [KEY=VALUE…] [--dry-run] [--resume]
 
-CONFIG is a name in examples/embodiment/config (behavior_ppo_openvlaoft, say) or a YAML file; KEY=VALUE changes a setting
-(actor.model.model_path=/path/to/checkpoint). What is printed is also written to logs/<config>-<time>.log.
+CONFIG is a name in examples/embodiment/config or a YAML file; KEY=VALUE changes a setting. What is
+printed is also written to logs/<config>-<time>.log.
+
+examples:
+  bash examples/embodiment/run_embodiment.sh tabletop_ppo_mlp runner.max_steps=5
+  bash examples/embodiment/run_embodiment.sh behavior_ppo_openvlaoft actor.model.model_path=DIR --dry-run
 TEXT
 }
 
@@ -35,7 +39,7 @@ fi
 }
 command -v manyarms >/dev/null || PATH=$here/../../.venv/bin:$PATH
 command -v manyarms >/dev/null || {
-  echo "error: manyarms is not installed: pip install -e '.[torch,vla,ray,tensorboard]', or make demo and source .venv/bin/activate" >&2
+  echo "error: manyarms is not installed: pip install -e '.[torch,vla,ray,tensorboard]'" >&2
   exit 1
 }
 # Isaac Sim and CoppeliaSim find their own libraries; one thread a process keeps many simulators out of each other's way.

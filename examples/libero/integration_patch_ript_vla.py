@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from pi0.ript.env.settings import runner_kind, setting
@@ -32,7 +33,7 @@ def create_env_runner(config: Any, policy: Any, rank: int = 0, world_size: int =
 
 
 if __name__ == "__main__":
-    print(__doc__)
+    argparse.ArgumentParser(description=__doc__, epilog="Prints which flag leads to which runner.").parse_args()
     for features in ("use_ript_vla_runner", "enable_true_parallel_envs", "enable_parallel_envs", ""):
         config = {"features": {features: True}, "task": {"benchmark_name": "tabletop"}}
         print(f"{features or 'no flag':<26} -> {type(create_env_runner(config, policy='random')).__name__}")

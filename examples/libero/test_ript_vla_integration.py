@@ -5,6 +5,7 @@ python test_ript_vla_integration.py
 
 from __future__ import annotations
 
+import argparse
 import sys
 import traceback
 from collections.abc import Callable
@@ -99,7 +100,9 @@ CHECKS: dict[str, Callable[[Any], str]] = {
 
 def main() -> int:
     """Run all checks; return 1 if one fails."""
-    config = read_config(CONFIG, sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for example task.benchmark_name=tabletop")
+    config = read_config(CONFIG, parser.parse_args().overrides)
     failed = 0
     for name, check in CHECKS.items():
         try:

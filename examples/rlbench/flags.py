@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-import tyro
 from tyro.conf import FlagCreatePairsOff, arg
 
+from manyarms.cli.help import Guide
+from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
 
 ArmMode = Literal["ik", "planning", "joint_position", "joint_velocity"]
@@ -20,6 +21,19 @@ Switch = FlagCreatePairsOff[bool]
 
 #: What `--mode debug` writes of every second of simulation.
 _DEBUG_STRIDE = 4
+
+#: The flags by what they are for.
+_GROUPS = {
+    "what is run": ("mode", "simulator", "task_class", "num_envs", "num_envs_total", "max_steps", "seed", "python"),
+    "actions": ("action_chunk", "arm_mode"),
+    "images and videos": (
+        *("image_size", "output_dir", "video_all", "fps", "video_stride", "no_rgb", "no_video", "record"),
+        *("render_backend", "idle_fps"),
+    ),
+    "measuring": ("fast", "copy_obs", "profile_timing"),
+    "training": ("train_updates", "train_lr", "train_hidden", "ddp_bind_gpu"),
+}
+_EVERYDAY = ("simulator", "task_class", "num_envs", "max_steps", "action_chunk", "arm_mode", "output_dir", "python")
 
 
 @dataclass(frozen=True)
@@ -118,23 +132,25 @@ class Flags:
 
 @dataclass(frozen=True)
 class TestFlags(Flags):
-    """Play one episode in each environment, chunk by chunk, and film all of them.
-
-    python examples/rlbench/mp_rlbench_env_test.py --task_class OpenDrawer --num_envs 8 --max_steps 100
-    """
+    """Play one episode in each environment, chunk by chunk, and film all of them."""
 
     output_dir: str | None = "mp_rlbench_videos"
     """Write videos here: front and wrist of every environment."""
     video_all: Switch = True
     """Film every environment; this script always does."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "python examples/rlbench/mp_rlbench_env_test.py --task_class OpenDrawer --num_envs 8 --max_steps 100",
+            "python examples/rlbench/mp_rlbench_env_test.py --simulator tabletop   # without CoppeliaSim",
+        ),
+        everyday=(*_EVERYDAY, "video_stride", "no_video"),
+        groups=_GROUPS,
+    )
 
 
 @dataclass(frozen=True)
 class BenchFlags(Flags):
-    """Measure how fast RLBench steps in many processes.
-
-    python examples/rlbench/rlbench_vec_env.py --num_envs 64 --steps 100 --task OpenDrawer --arm_mode ik
-    """
+    """Measure how fast RLBench steps in many processes."""
 
     action_chunk: int = 1
     """Actions sent in one call; more are faster."""
@@ -144,6 +160,15 @@ class BenchFlags(Flags):
     """0: observations are views of the shared memory, overwritten by the next step."""
     record: Switch = False
     """Write videos, to rlbench_vec_env_videos unless --output_dir says where."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "python examples/rlbench/rlbench_vec_env.py --num_envs 64 --steps 100 --task OpenDrawer --arm_mode ik",
+            "python examples/rlbench/rlbench_vec_env.py --num_envs 16 --action_chunk 16 --no_rgb --profile_timing",
+            "python examples/rlbench/rlbench_vec_env.py --simulator tabletop --record   # without CoppeliaSim",
+        ),
+        everyday=(*_EVERYDAY, "no_rgb", "copy_obs", "record", "profile_timing"),
+        groups=_GROUPS,
+    )
 
     @property
     def mode_of_arm(self) -> str:
@@ -155,10 +180,7 @@ class BenchFlags(Flags):
 
 @dataclass(frozen=True)
 class RunFlags(Flags):
-    """Step RLBench in many processes, alone or under torchrun.
-
-    torchrun --nproc_per_node=4 examples/rlbench/rl_vec_env.py --num_envs_total 64 --action_chunk 54 --fast
-    """
+    """Step RLBench in many processes, alone or under torchrun."""
 
     mode: Literal["bench", "debug", "train"] = "bench"
     """Measure; film, every 4th step; or train a small network on what happens, without images."""
@@ -174,6 +196,15 @@ class RunFlags(Flags):
     """Learning rate."""
     train_hidden: int = 256
     """Width of the network."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "torchrun --nproc_per_node=4 examples/rlbench/rl_vec_env.py --num_envs_total 64 --action_chunk 54 --fast",
+            "python examples/rlbench/rl_vec_env.py --mode debug --num_envs 2 --output_dir videos",
+            "python examples/rlbench/rl_vec_env.py --mode train --simulator tabletop   # without CoppeliaSim",
+        ),
+        everyday=("mode", *_EVERYDAY, "num_envs_total", "fast", "no_rgb", "profile_timing"),
+        groups=_GROUPS,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,7 +247,7 @@ def read(kind: type[F], check: Callable[[F, int], object] = lambda *_: None) -> 
     """Parse the command line; `check` gets the flags and the number of ranks. Of several ranks, the first complains."""
     speaks = os.environ.get("RANK", "0") == "0"
     try:
-        flags = tyro.cli(kind, console_outputs=speaks).resolved()
+        flags = parse(kind, sys.argv[0], sys.argv[1:], program="python", speaks=speaks).resolved()
         check(flags, int(os.environ.get("WORLD_SIZE", "1")))
         return flags
     except ConfigError:

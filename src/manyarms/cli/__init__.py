@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 COMMANDS = {
     "bench": "measure how fast a simulator steps in many processes",
     "check": "run the conformance suite against a simulator",
+    "completion": "print a script that completes commands in bash, zsh or fish",
     "demo": "see what manyarms does, in a minute",
     "doctor": "check this machine and its simulators, and say how to mend them",
     "eval": "play tasks with a policy and count successes",
+    "list": "list simulators, tasks, policies or configs",
     "policy": "see what a checkpoint is, before it is used",
     "record": "write episodes to disk, as demonstrations or to play back",
     "replay": "play recorded episodes back and compare bit for bit",
     "serve": "serve a policy to many clients over a websocket",
     "train": "post-train a policy with PPO, GRPO or RLOO",
+    "watch": "show a run in the browser, live and afterwards",
 }
+
+#: Where a command is not in the module of its name: a module named list would hide the built-in one in this package.
+_MODULES = {"list": "listing"}
 
 _USAGE = """usage: manyarms COMMAND [arguments]
 
@@ -24,6 +31,12 @@ One policy, many arms: robot simulators side by side in shared memory.
 
 commands:
 {commands}
+
+examples:
+  manyarms demo                                              # a minute, no flags needed
+  manyarms list tasks tabletop                               # what there is to play
+  manyarms eval tabletop/open_drawer --policy expert         # play it
+  manyarms train reach_target_ppo                            # learn it
 
 manyarms COMMAND --help tells about one of them; manyarms --version prints the version.
 """
@@ -37,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run a command; return its exit status. Help answers before anything heavy is imported."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_USAGE.format(commands="\n".join(f"  {name:<8} {what}" for name, what in COMMANDS.items())))
+        print(_USAGE.format(commands="\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())))
         return 0 if arguments else 2
     name, *rest = arguments
     if name == "--version":
@@ -53,9 +66,22 @@ def _command(name: str, arguments: list[str]) -> int:
 
     if name not in COMMANDS:
         raise UnknownName(f"there is no command {name!r}", do=did_you_mean(name, COMMANDS))
+    return module_of(name).main(arguments)
+
+
+def module_of(command: str) -> Any:
+    """Return the module of a command: its `main` takes words, its `run` a config."""
     import importlib
 
-    return importlib.import_module(f"manyarms.cli.{name}").main(arguments)
+    return importlib.import_module(f"manyarms.cli.{_MODULES.get(command, command)}")
+
+
+def config_of(command: str) -> type:
+    """Return the dataclass that a command's `run` takes."""
+    import inspect
+
+    module = module_of(command)
+    return getattr(module, next(iter(inspect.signature(module.run).parameters.values())).annotation)
 
 
 def answer(call: Callable[[], int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,11 +11,24 @@ from manyarms.errors import ConfigError
 T = TypeVar("T")
 
 
-def parse(config: type[T], command: str, arguments: Sequence[str]) -> T:
-    """Parse flags into a config dataclass; both ``--num-envs`` and ``--num_envs`` are understood."""
+def parse(
+    config: type[T], command: str, arguments: Sequence[str], *, program: str = "manyarms", speaks: bool = True
+) -> T:
+    """Parse flags into a config dataclass; both ``--num-envs`` and ``--num_envs`` are understood.
+
+    ``--help`` shows the flags that the config's `guide` calls everyday, ``--help-all`` every one.
+    """
     import tyro
 
-    return tyro.cli(config, prog=f"manyarms {command}", args=list(arguments))
+    called = f"{program} {command}".strip()
+    asked = [word.replace("_", "-") for word in arguments if word.startswith("-")]
+    if any(word in ("-h", "--help", "--help-all") for word in asked):
+        if speaks:
+            from manyarms.cli.help import page
+
+            print(page(config, called, everything="--help-all" in asked))
+        sys.exit(0)
+    return tyro.cli(config, prog=called, args=list(arguments), console_outputs=speaks)
 
 
 def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings
 from manyarms.reporting.board import TrainingBoard
-from manyarms.reporting.report import write_report
+from manyarms.reporting.plots import Plot
+from manyarms.reporting.report import training_plot, write_report
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
+from manyarms.reporting.showing import Shown, Telling
 from manyarms.reporting.trackers import Trackers, open_trackers
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, repr=False)
+class TrainResult(Shown):
     """What came of a run."""
 
     folder: Path
@@ -32,6 +34,22 @@ class TrainResult:
     """By update, those of this process."""
     finished_because: str
     report: Path | None = None
+
+    def told(self) -> Telling:
+        ending = f"{self.updates} updates; {self.finished_because}"
+        notes = [f"report: {self.report}"] if self.report else []
+        if not self.evaluations:
+            return Telling(ending, notes=notes)
+        (_, begin), (step, end) = self.evaluations[0], self.evaluations[-1]
+        first, found = summarise(begin), summarise(end)
+        counted = f"{found.successes} of {found.episodes} held-out episodes, {found.between}"
+        since = f", {100 * first.success:.1f} % at the start" if len(self.evaluations) > 1 else ""
+        headline = f"{100 * found.success:.1f} % success after {step} updates ({counted}){since}"
+        return Telling(headline, notes=[ending, *notes])
+
+    def plot(self) -> Plot:
+        """Draw success and return, update by update, from what the run's folder holds."""
+        return training_plot(self.folder, self.told().headline)
 
 
 class Crew(Protocol):
@@ -111,47 +129,52 @@ class Run:
         )
 
     def _loop(self, *, fresh: bool) -> str:
-        config, crew = self._config, self._crew
-        if fresh or config.runner.only_eval:
+        """Update after update; return why it ends."""
+        runner, crew = self._config.runner, self._crew
+        if fresh or runner.only_eval:
             try:
                 self._first_step()
             except Stopped:
-                return f"{self._interrupts.stop} asked for the end"
-        if config.runner.only_eval:
+                return self._asked()
+        if runner.only_eval:
             return "it was only to be evaluated"
-        saved, began = crew.iteration, time.monotonic()
-        while crew.iteration < config.runner.updates:
+        self._saved, self._began = crew.iteration, time.monotonic()
+        while crew.iteration < runner.updates:
             try:
-                metrics = crew.update()
+                self._metrics = crew.update()
             except Stopped:
                 self._save()
-                return f"{self._interrupts.stop} asked for the end"
-            step, passed = crew.iteration, time.monotonic() - began
-            late = self._ranks.any(config.runner.max_seconds is not None and passed > config.runner.max_seconds)
-            last = late or step == config.runner.updates
-            if self._is_due(config.runner.val_check_interval, step, last):
-                metrics |= self._evaluate()
-            stop = self._ranks.any(self._interrupts.stop is not None)
-            wanted = self._ranks.any(self._interrupts.save)
-            self._metrics = metrics
-            if self._is_due(config.runner.save_interval, step, last) or stop or wanted:
-                saving = time.perf_counter()
-                # What a checkpoint stands for is written down before it: a resume then finds both.
-                self._logged.log(metrics, step)
-                self._save()
-                self._interrupts.save = False
-                saved = step
-                metrics["time/save"] = time.perf_counter() - saving
-            else:
-                self._logged.log(metrics, step)
-            self._board.updated(step, metrics)
-            if stop:
-                return f"{self._interrupts.stop or 'another rank'} asked for the end"
-            if late:
-                return f"{config.runner.max_seconds:.0f} seconds had passed"
-        if saved != crew.iteration:
+                return self._asked()
+            because = self._conclude_update(self._metrics)
+            if because is not None:
+                return because
+        if self._saved != crew.iteration:
             self._save()
         return "all updates were made"
+
+    def _conclude_update(self, metrics: dict[str, float]) -> str | None:
+        """Evaluate and save where it is due, write down what was found; return why to go no further, if so."""
+        runner, step = self._config.runner, self._crew.iteration
+        late = self._ranks.any(runner.max_seconds is not None and time.monotonic() - self._began > runner.max_seconds)
+        last = late or step == runner.updates
+        if self._is_due(runner.val_check_interval, step, last):
+            metrics |= self._evaluate()
+        stop = self._ranks.any(self._interrupts.stop is not None)
+        wanted = self._ranks.any(self._interrupts.save)
+        # What a checkpoint stands for is written down before it: a resume then finds both.
+        self._logged.log(metrics, step)
+        if self._is_due(runner.save_interval, step, last) or stop or wanted:
+            saving = time.perf_counter()
+            self._save()
+            self._interrupts.save = False
+            metrics["time/save"] = time.perf_counter() - saving
+        self._board.updated(step, metrics)
+        if stop:
+            return self._asked()
+        return f"{runner.max_seconds:.0f} seconds had passed" if late else None
+
+    def _asked(self) -> str:
+        return f"{self._interrupts.stop or 'another rank'} asked for the end"
 
     def _first_step(self) -> None:
         """Judge and keep what training begins with."""
@@ -184,6 +207,7 @@ class Run:
 
     def _save(self) -> None:
         self._crew.save()
+        self._saved = self._crew.iteration
         if self._ranks.first:
             self._folder.drop_old_checkpoints(self._config.runner.keep_checkpoints)
 

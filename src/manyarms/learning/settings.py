@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,8 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName, did_you_mean
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.foreign import reason_for
-
-_RECIPES = resources.files("manyarms") / "recipes"
+from manyarms.learning.recipes import read, recipes
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,9 @@ class Settings:
     warnings: tuple[str, ...]
 
 
-def recipes() -> list[str]:
-    """Return the names of the configs that come with manyarms."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in _RECIPES.iterdir() if entry.name.endswith(".yaml"))
-
-
 def load(source: str, overrides: Sequence[str] = ()) -> Settings:
     """Read a YAML file (and those its `base` names), or a recipe by its name, and put ``key=value`` words on top."""
-    name, text = _find(source)
-    given = _on_its_bases(_parsed(text, name), name)
+    name, given = read(source)
     for word in overrides:
         given = OmegaConf.merge(given, _override(word))
     assert isinstance(given, DictConfig)
@@ -49,49 +41,6 @@ def load(source: str, overrides: Sequence[str] = ()) -> Settings:
 def from_mapping(values: Mapping[str, Any], name: str) -> Settings:
     """Check settings that were made by a program."""
     return _checked(OmegaConf.create(dict(values)), name)
-
-
-def _find(source: str) -> tuple[str, str]:
-    path = Path(source)
-    try:
-        if path.suffix in (".yaml", ".yml") or path.is_file():
-            return source, path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read", why=error.strerror or "") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is no text", why=str(error)) from None
-    known = recipes()
-    if source not in known:
-        raise UnknownName(f"there is no config {source!r}", do=f"{did_you_mean(source, known)}, or give a YAML file")
-    return source, (_RECIPES / f"{source}.yaml").read_text()
-
-
-def _parsed(text: str, name: str) -> DictConfig:
-    try:
-        found = OmegaConf.create(text)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{name} is no YAML", why=str(error)) from None
-    if not isinstance(found, DictConfig):
-        raise ConfigError(f"{name} holds no settings")
-    return found
-
-
-def _on_its_bases(given: DictConfig, name: str, below: tuple[Path, ...] = ()) -> DictConfig:
-    """Put a config on top of the files that its `base` names, the first at the bottom; paths are relative to it."""
-    bases = given.pop("base", None)
-    if bases is None:
-        return given
-    files = [Path(name).parent / str(base) for base in ([bases] if isinstance(bases, str) else bases)]
-    merged = OmegaConf.create({})
-    for file in files:
-        if file.resolve() in below:
-            raise ConfigError(f"{name}: base goes round in a circle at {file}")
-        _, text = _find(str(file))
-        found = _on_its_bases(_parsed(text, str(file)), str(file), (*below, file.resolve()))
-        merged = OmegaConf.merge(merged, found)
-    merged = OmegaConf.merge(merged, given)
-    assert isinstance(merged, DictConfig)
-    return merged
 
 
 def _override(word: str) -> Any:
@@ -155,3 +104,6 @@ def _drop(tree: dict[Any, Any], key: str) -> None:
     for part in way:
         tree = tree[part]
     del tree[last]
+
+
+__all__ = ["Settings", "from_mapping", "load", "recipes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies.base import Policy
@@ -26,6 +26,28 @@ BUILT_IN = {
     "pi0": "manyarms.policies.pi0.policy:Pi0Policy",
 }
 
+
+class About(NamedTuple):
+    """What is known of a policy before it is imported."""
+
+    what: str
+    chunk: str
+    """Actions a decision."""
+    extra: str = ""
+    """What `pip install manyarms[…]` must have brought."""
+
+
+FACTS = {
+    "random": About("actions drawn at random", "1 (option chunk)"),
+    "expert": About("the way points of a task's own expert, where it has one", "1"),
+    "mlp": About("a small network that sees numbers", "8 (option chunk)", "torch"),
+    "pixel": About("a small network that sees images", "8 (option chunk)", "torch"),
+    "openvla_oft": About("OpenVLA-OFT, from a checkpoint", "8, or as the checkpoint says", "torch,vla"),
+    "replay": About("the actions of a recording", "1 (option chunk)"),
+    "remote": About("whatever `manyarms serve` or openpi serves", "as the server says", "serve"),
+    "pi0": About("PI0, from a checkpoint", "as the checkpoint says", "torch,vla"),
+}
+
 _CHECKPOINT = "manyarms.learning.checkpoint:CheckpointPolicy"
 
 
@@ -38,9 +60,7 @@ def find_policy(name: str) -> Any:
             return import_object(name)
         except ImportError as error:
             raise UnknownName(f"there is no policy {name!r}", why=str(error)) from error
-    from importlib import metadata
-
-    points = {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    points = plug_ins()
     if name not in BUILT_IN and name not in points:
         raise UnknownName(f"there is no policy {name!r}", do=did_you_mean(name, [*BUILT_IN, *points]))
     try:
@@ -50,6 +70,13 @@ def find_policy(name: str) -> Any:
             f"policy {name!r} needs {error.name}",
             do="pip install 'manyarms[torch]' ('manyarms[serve]' for remote, 'manyarms[torch,vla]' for pi0)",
         ) from error
+
+
+def plug_ins() -> dict[str, Any]:
+    """Return the entry points of installed plug-ins by name."""
+    from importlib import metadata
+
+    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None) -> Policy:
@@ -65,4 +92,4 @@ def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None)
     return factory(spec, **options)
 
 
-__all__ = ["BUILT_IN", "find_policy", "make_policy"]
+__all__ = ["BUILT_IN", "FACTS", "find_policy", "make_policy", "plug_ins"]

@@ -220,6 +220,11 @@ class Simulator:
     spec: Spec
 
     @classmethod
+    def list_tasks(cls) -> Dict[str, str]:
+        """Return the names of its tasks -> what is to be done, where that is known without starting anything."""
+        return {}
+
+    @classmethod
     def preload(cls, **options: Any) -> None:
         """Import what an instance with these options will need.
 

@@ -67,6 +67,14 @@ class GymnasiumSimulator(Simulator):
         if registered is not None and isinstance(registered.entry_point, str):
             registration.load_env_creator(registered.entry_point)
 
+    @classmethod
+    def list_tasks(cls) -> Dict[str, str]:
+        """Return what is registered here, also by the packages that must be imported for that."""
+        registry = importlib.import_module("gymnasium").registry
+        register_installed()
+        limits = {name: registered.max_episode_steps for name, registered in sorted(registry.items())}
+        return {name: "at most %d steps" % limit if limit else "" for name, limit in limits.items()}
+
     def _describe(self, task: str, with_render: bool) -> Spec:
         observations = space_fields(self.env.observation_space, "observation")
         if with_render:

@@ -25,10 +25,18 @@ BUILT_IN = {
     "tabletop": "manyarms.simulators.tabletop.simulator:TabletopSimulator",
 }
 
-#: What must be known of them before they are imported. ``worker_bytes``: what a worker may come to hold (forked ones
-#: share much of it); ``evaluation_options``: how one is set up to judge a policy.
+#: What must be known of them before they are imported. ``about``: what it is; ``worker_bytes``: what a worker may
+#: come to hold (forked ones share much of it); ``evaluation_options``: how one is set up to judge a policy.
 FACTS: Dict[str, Dict[str, Any]] = {
-    "libero": {"worker_bytes": 2100 << 20, "evaluation_options": {"faithful": True}},
+    "behavior": {"about": "BEHAVIOR-1K: household activities on OmniGibson and Isaac Sim"},
+    "gym": {"about": "any registered Gymnasium environment"},
+    "libero": {
+        "about": "LIBERO: five suites of tasks on robosuite 1.4",
+        "worker_bytes": 2100 << 20,
+        "evaluation_options": {"faithful": True},
+    },
+    "rlbench": {"about": "RLBench: 106 tasks on CoppeliaSim 4.1"},
+    "tabletop": {"about": "our own: RLBench-style tasks on MuJoCo, nothing to install"},
 }
 
 
@@ -113,6 +121,12 @@ def resolve(simulator_id: str) -> Tuple[Callable[..., Any], Dict[str, Any]]:
 def fact(simulator_id: str, name: str, default: Any) -> Any:
     """Return what is known of a built-in simulator; of others nothing is."""
     return FACTS.get(split_id(simulator_id)[0], {}).get(name, default)
+
+
+def tasks_of(name: str) -> Dict[str, str]:
+    """Return the tasks that a simulator can tell without being started: names -> what is to be done."""
+    hook = getattr(resolve(name)[0], "list_tasks", None)
+    return hook() if hook is not None else {}
 
 
 def preload(simulator_id: str, options: Dict[str, Any]) -> None:

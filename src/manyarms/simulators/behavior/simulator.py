@@ -22,7 +22,7 @@ from .options import Options
 from .releases import release_of
 from .robot import ACTION, CAMERAS, HEAD_APERTURE, NAME, Senses, action_field
 from .scoring import QScore
-from .tasks import activities, description_of, scene_of
+from .tasks import CHALLENGE, activities, description_of, scene_of
 
 _HORIZON = 2000
 
@@ -68,6 +68,10 @@ class BehaviorSimulator(LockstepSimulator):
             self._start(configuration(self.options, release, self._activity, scene, self._limit))
             self.spec = self._describe()
             undo.pop_all()
+
+    @classmethod
+    def list_tasks(cls) -> Dict[str, str]:
+        return dict(CHALLENGE)
 
     # -- setting up ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from .expert import Expert
 from .options import CAMERAS, Options
 from .rendering import Renderer
 from .scene import NO_OP, Scene
-from .suites import Suites, SuiteTask
+from .suites import SUITES, Suites, SuiteTask
 
 #: LIBERO's names for what its sensors give, and their sizes.
 _SENSORS = {
@@ -73,6 +73,11 @@ class LiberoSimulator(Simulator):
             self.render(self.options.cameras[0])  # says now what is missing
         if self.options.expert:
             Expert(self._scene)
+
+    @classmethod
+    def list_tasks(cls) -> Dict[str, str]:
+        """Return the suites, and where LIBERO is installed their tasks as well."""
+        return {**SUITES, **(Suites(stack.root()).in_words() if stack.is_installed() else {})}
 
     @classmethod
     def preload(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> None:

@@ -38,6 +38,14 @@ def root() -> str:
     raise MissingPart("LIBERO is not installed in %s: %s" % (sys.prefix, INSTALL))
 
 
+def is_installed() -> bool:
+    """Tell whether this interpreter has LIBERO."""
+    try:
+        return bool(root())
+    except MissingPart:
+        return False
+
+
 def prepare() -> Optional[str]:
     """Set what LIBERO, MuJoCo and Mesa read when they are imported; return how frames will be rendered."""
     here = root()
@@ -135,4 +143,14 @@ def has_memory(share: float) -> bool:
     return numbers["MemAvailable"] > share * numbers["MemTotal"]
 
 
-__all__ = ["INSTALL", "MissingPart", "has_memory", "load", "prepare", "renders_in_software", "root", "trim"]
+__all__ = [
+    "INSTALL",
+    "MissingPart",
+    "has_memory",
+    "is_installed",
+    "load",
+    "prepare",
+    "renders_in_software",
+    "root",
+    "trim",
+]

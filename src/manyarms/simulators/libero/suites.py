@@ -24,6 +24,15 @@ CAPS: Dict[str, int] = {
     "libero_90": 400,
 }
 
+#: Suites -> what they have.
+SUITES: Dict[str, str] = {
+    "libero_spatial": "10 tasks: the same things in other places",
+    "libero_object": "10 tasks: other things in the same place",
+    "libero_goal": "10 tasks: other goals with the same things",
+    "libero_10": "10 long tasks, also known as LIBERO-Long",
+    "libero_90": "90 short tasks in many scenes",
+}
+
 
 class SuiteTask(NamedTuple):
     """A task of a suite."""
@@ -64,6 +73,12 @@ class Suites:
         self._tasks = {suite: [SuiteTask(suite, name, root) for name in names[suite]] for suite in CAPS}
         self._by_name = {task.name: task for tasks in self._tasks.values() for task in tasks}
 
+    def in_words(self) -> Dict[str, str]:
+        """Return every ``<suite>/<index>`` -> the task in words."""
+        return {
+            "%s/%d" % (suite, i): task.language for suite, tasks in self._tasks.items() for i, task in enumerate(tasks)
+        }
+
     def find(self, text: str) -> List[SuiteTask]:
         """Return the task that a name or ``<suite>/<index or name>`` stands for, or all tasks of a suite."""
         suite, slash, task = text.strip("/").partition("/")
@@ -96,4 +111,4 @@ def _task_map(path: str) -> Dict[str, List[str]]:
     return module.libero_task_map
 
 
-__all__ = ["CAPS", "SuiteTask", "Suites"]
+__all__ = ["CAPS", "SUITES", "SuiteTask", "Suites"]

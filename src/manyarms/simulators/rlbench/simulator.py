@@ -12,29 +12,18 @@ import importlib.util
 import os
 import random
 import sys
-from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from contextlib import ExitStack
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put
+from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
 from . import stack
 from .demos import unroll
+from .eyes import Eyes
 from .modes import MODES, with_unit_quaternion
-from .options import CAMERAS, IMAGES, Options
-
-#: Their switches in RLBench's configuration have the same names.
-_STATES = (
-    "joint_velocities",
-    "joint_positions",
-    "joint_forces",
-    "gripper_pose",
-    "gripper_matrix",
-    "gripper_joint_positions",
-    "gripper_touch_forces",
-    "gripper_open",
-    "task_low_dim_state",
-)
+from .options import Options
+from .tasks import TASKS
 
 #: The tasks for which RLBench defines more than success.
 _SHAPED = ("reach_target", "slide_block_to_target", "take_lid_off_saucepan")
@@ -88,11 +77,15 @@ class RLBenchSimulator(Simulator):
             self._known = stack.task_names()
             self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or "reach_target"])))
             self._check_rewards()
-            self._config = self._configure()
+            self._eyes = Eyes(self._api, self.options)
             self._launch()
             self.spec = self._describe(max_episode_steps)
             undo.pop_all()
         self._ready = True
+
+    @classmethod
+    def list_tasks(cls) -> Dict[str, str]:
+        return {name: name.replace("_", " ") for name in TASKS}
 
     @classmethod
     def preload(cls, **options: Any) -> None:
@@ -117,25 +110,6 @@ class RLBenchSimulator(Simulator):
                 "RLBench has no shaped rewards for %s, only for %s" % (", ".join(unshaped), ", ".join(_SHAPED))
             )
 
-    def _configure(self) -> Any:
-        """Return RLBench's configuration with everything on that will ever be looked at.
-
-        A camera that is off when the scene is built is removed, and cannot come back.
-        """
-        api, options = self._api, self.options
-        three = options.renderer == "opengl3" or (options.renderer == "auto" and stack.draws_on_a_gpu())
-        cameras = {}
-        for camera in CAMERAS:
-            cameras[camera + "_camera"] = config = api.CameraConfig(
-                image_size=options.size,
-                render_mode=api.RenderMode.OPENGL3 if three else api.RenderMode.OPENGL,
-            )
-            config.set_all(False)
-            if camera in options.cameras:
-                for kind in options.kinds:
-                    setattr(config, kind, True)
-        return api.ObservationConfig(**cameras, **dict.fromkeys(_STATES, True))
-
     def _launch(self) -> None:
         api, options = self._api, self.options
         mode = MODES[options.arm_mode]
@@ -145,7 +119,7 @@ class RLBenchSimulator(Simulator):
         arm_mode = getattr(api.arms, mode.class_name)(**arguments)
         self._env = api.Environment(
             action_mode=api.MoveArmThenGripper(arm_mode, api.Discrete()),
-            obs_config=self._config,
+            obs_config=self._eyes.config,
             headless=True,
             static_positions=options.static_positions,
             robot_setup=options.robot,
@@ -181,12 +155,10 @@ class RLBenchSimulator(Simulator):
         self._name = name
 
     def _describe(self, max_episode_steps: Optional[int]) -> Spec:
-        options = self.options
-        room = options.state_size
+        room = self.options.state_size
         tasks: List[Task] = []
         sizes = set()
-        self._states = list(_STATES)
-        self._sleep()
+        self._eyes.close()
         seen: Any = None
         for name in self._names:
             if room is None or not tasks:
@@ -196,20 +168,11 @@ class RLBenchSimulator(Simulator):
                 tasks.append(Task(name, tuple(self._descriptions)))
             else:
                 tasks.append(Task(name))
-        width, height = options.size
-        fields: Dict[str, Field] = {}
-        for camera in options.cameras:
-            for kind in options.kinds:
-                dtype, low, high = IMAGES[kind]
-                shape = (height, width, 3) if kind in ("rgb", "point_cloud") else (height, width)
-                fields[camera + "_" + kind] = Field(shape, dtype, low, high, camera=camera)
-        for name in self._states[:-1]:
-            fields[name] = Field(np.shape(getattr(seen, name)))
-        fields["task_low_dim_state"] = Field((room or max(sizes),), ragged=room is not None or len(sizes) > 1)
-        mode = MODES[options.arm_mode]
-        self._action_field = mode.field(options.robot)
+        task_state = Field((room or max(sizes),), ragged=room is not None or len(sizes) > 1)
+        mode = MODES[self.options.arm_mode]
+        self._action_field = mode.field(self.options.robot)
         return Spec(
-            observations=fields,
+            observations=self._eyes.fields(seen, task_state),
             actions={"": self._action_field},
             control_rate=mode.control_rate,
             horizon=max_episode_steps or _HORIZON,
@@ -221,7 +184,7 @@ class RLBenchSimulator(Simulator):
         try:
             return self._look(self.options.cameras)
         except NotImplementedError:  # this robot's gripper has no touch sensors
-            self._states.remove("gripper_touch_forces")
+            self._eyes.states.remove("gripper_touch_forces")
             return self._look(self.options.cameras)
 
     # -- episodes -----------------------------------------------------------------------------------------------------
@@ -287,7 +250,7 @@ class RLBenchSimulator(Simulator):
     def expect(self, cameras: Sequence[str]) -> None:
         # RLBench looks at the end of every step: with its switches set now, the step brings what will be observed.
         if cameras:
-            self._wake(cameras)
+            self._eyes.open(cameras)
         self._watching = cameras
 
     def step(self, action: Any) -> StepResult:
@@ -296,7 +259,7 @@ class RLBenchSimulator(Simulator):
             return self._apply(action)
         finally:
             if self._watching:
-                self._sleep()
+                self._eyes.close()
 
     def _apply(self, action: Any) -> StepResult:
         action = np.array(action, np.float64)
@@ -338,13 +301,7 @@ class RLBenchSimulator(Simulator):
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         fresh = self._seen is not None and set(cameras) <= set(self._watching)
-        seen = self._seen if fresh else self._look(cameras)
-        for name in self._states:
-            put(out, name, getattr(seen, name))
-        for camera in cameras:
-            for kind in self.options.kinds:
-                name = camera + "_" + kind
-                put(out, name, getattr(seen, name))
+        self._eyes.write(self._seen if fresh else self._look(cameras), out, cameras)
 
     def render(self, camera: str = "") -> np.ndarray:
         """Return a frame of one of the cameras that were asked for at the start."""
@@ -356,7 +313,7 @@ class RLBenchSimulator(Simulator):
         return getattr(self._look([camera]), camera + "_rgb")
 
     def _look(self, cameras: Sequence[str]) -> Any:
-        with self._awake(cameras):
+        with self._eyes.opened(cameras):
             try:
                 return self._task.get_observation()
             except NotImplementedError:
@@ -364,26 +321,6 @@ class RLBenchSimulator(Simulator):
             except RuntimeError as error:
                 self._shaken = True
                 raise stack.explain(error) from error
-
-    @contextmanager
-    def _awake(self, cameras: Sequence[str]) -> Iterator[None]:
-        """Switch on what is looked at."""
-        self._wake(cameras)
-        try:
-            yield
-        finally:
-            self._sleep()
-
-    def _wake(self, cameras: Sequence[str]) -> None:
-        for name in self._states:
-            setattr(self._config, name, True)
-        for camera in cameras:
-            config = getattr(self._config, camera + "_camera")
-            for kind in self.options.kinds:
-                setattr(config, kind, True)
-
-    def _sleep(self) -> None:
-        self._config.set_all(False)
 
     # -- demonstrations -----------------------------------------------------------------------------------------------
 
@@ -404,10 +341,9 @@ class RLBenchSimulator(Simulator):
             else:
                 self._task.set_variation(variation)
                 played = variation
-            with self._awake(cameras):
+            with self._eyes.opened(cameras):
                 demo = self._task.get_demos(1, live_demos=True)[0]
-            names = [*self._states, *(camera + "_" + kind for camera in cameras for kind in self.options.kinds)]
-            dtypes = {name: self.spec.observations[name].dtype for name in names}
+            dtypes = {name: self.spec.observations[name].dtype for name in self._eyes.names(cameras)}
             demos.append({"variation": played, **unroll(demo, dtypes)})
         return demos
 

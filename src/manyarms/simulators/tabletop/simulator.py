@@ -8,13 +8,13 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
-from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put
+from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
 from ..choices import check_choices, width_and_height
 from .control import MODES, Controller, InvalidAction
 from .expert import Expert
 from .rendering import QUALITIES, Cameras
 from .scene import CAMERAS, CONTROL_PERIOD
-from .task import TabletopTask, discover, snake_case
+from .task import TabletopTask, discover, find
 from .world import World, matrix_to_quat
 
 _KINDS = ("rgb", "depth", "mask")
@@ -84,7 +84,7 @@ class Options:
 
 
 class TabletopSimulator(Simulator):
-    """A Panda-shaped arm at a table, and one or several of the tasks in `tasks/`."""
+    """A Panda-shaped arm at a table, and one or several tasks: those in `tasks/`, or others by import string."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class TabletopSimulator(Simulator):
     ) -> None:
         """Open a scene; `options` are those of `Options`. With several `tasks`, every reset says which is played."""
         self.options = Options(**options)
-        known = discover()
-        self._names = list(dict.fromkeys(_named(name, known) for name in (tasks or [task or "reach_target"])))
-        chosen = _shared_out(self.options.task_options, {name: known[name] for name in self._names})
-        self._scenes = {name: _Scene(known[name](**chosen[name]), self.options.arm_mode) for name in self._names}
+        classes = {found.name: found for found in map(find, tasks or [task or "reach_target"])}
+        self._names = list(classes)
+        chosen = _shared_out(self.options.task_options, classes)
+        self._scenes = {name: _Scene(known(**chosen[name]), self.options.arm_mode) for name, known in classes.items()}
         self._limit = max_episode_steps
         self._cameras = Cameras(self.options.size, self.options.render_quality)
         self._rng = np.random.default_rng()
@@ -109,6 +109,10 @@ class TabletopSimulator(Simulator):
         self.spec = self._describe()
         if self.options.cameras:
             self.render(self.options.cameras[0])  # says now what is missing
+
+    @classmethod
+    def list_tasks(cls) -> Dict[str, str]:
+        return {name: task().all_descriptions()[0] for name, task in discover().items()}
 
     @classmethod
     def preload(cls, **options: Any) -> None:
@@ -146,7 +150,7 @@ class TabletopSimulator(Simulator):
 
     def reset(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
         if task is not None:
-            name = _named(task, discover())
+            name = task if task in self._scenes else find(task).name
             if name not in self._scenes:
                 raise SpecError("this row plays %s; %s needs a row of its own" % (", ".join(self._names), name))
             self._enter(name)
@@ -277,14 +281,6 @@ class _Scene:
         self.world.restart()
         task.lay_out(self.world, np.random.default_rng(0), 0)
         self.world.forward()
-
-
-def _named(name: str, known: Dict[str, Any]) -> str:
-    """Return a task's own name for either spelling."""
-    found = snake_case(name)
-    if found not in known:
-        raise UnknownTask(name, list(known))
-    return found
 
 
 def _shared_out(options: Mapping[str, Any], tasks: Mapping[str, Type[TabletopTask]]) -> Dict[str, Dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What a task is: a scene, a way to lay it out at random, a goal, and way points for the expert.
 
-A task is one file in `tasks/` with one class; nothing else has to know of it.
+A task is one file in `tasks/` with one class, or a class elsewhere that is named by an import string; nothing else has
+to know of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, 
 
 import numpy as np
 
+from ..base import SpecError, UnknownTask
+from ..registry import import_object, is_import_string
 from .world import World
 
 #: Fingers down, and the same turned a quarter: rotations of the tip for grasping from above.
@@ -92,7 +95,7 @@ class TabletopTask(ABC):
 
 @lru_cache(maxsize=1)
 def discover() -> Dict[str, Type[TabletopTask]]:
-    """Return all tasks by name."""
+    """Return all tasks of ours by name."""
     from . import tasks
 
     found: Dict[str, Type[TabletopTask]] = {}
@@ -102,6 +105,19 @@ def discover() -> Dict[str, Type[TabletopTask]]:
             if isinstance(value, type) and issubclass(value, TabletopTask) and value.__module__ == loaded.__name__:
                 found[value.name] = value
     return found
+
+
+def find(name: str) -> Type[TabletopTask]:
+    """Return a task by its name, in either spelling, or by an import string (``package.module:Class``)."""
+    if is_import_string(name):
+        task = import_object(name)
+        if not (isinstance(task, type) and issubclass(task, TabletopTask) and task.name):
+            raise SpecError("%s is not a TabletopTask with a name" % name)
+        return task
+    known = discover()
+    if snake_case(name) not in known:
+        raise UnknownTask(name, list(known))
+    return known[snake_case(name)]
 
 
 def snake_case(name: str) -> str:

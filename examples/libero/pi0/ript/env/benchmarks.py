@@ -13,6 +13,7 @@ import numpy as np
 
 import manyarms
 from manyarms import EpisodeId, VectorEnv
+from manyarms.vector.config import find_interpreter
 
 #: The images that PI0 looks at, first the scene, then the hand; and the numbers it feels.
 IMAGES = {"libero": ("agentview_image", "robot0_eye_in_hand_image"), "tabletop": ("front_rgb", "wrist_rgb")}
@@ -26,7 +27,7 @@ def available(name: str) -> str:
     """Return why a benchmark cannot be played here; nothing: it can."""
     if name == "tabletop":
         return ""
-    python = os.environ.get("LIBERO_PYTHON") or sys.executable
+    python = find_interpreter(os.environ.get("LIBERO_PYTHON") or sys.executable)
     found = subprocess.run([python, "-c", "import libero"], capture_output=True, text=True, check=False)
     if found.returncode == 0:
         return ""
