@@ -1,11 +1,9 @@
 """One policy, many arms.
 
 Importing is free: names are loaded when first used. Workers execute this file in their own interpreter, so it must stay
-valid in Python 3.8 and import nothing.
+valid in Python 3.8 and import nothing. What type checkers see is in `__init__.pyi`.
 """
-
-TYPE_CHECKING = False
-"""Seen as true by type checkers, without importing typing."""
+# pyright: reportUnsupportedDunderAll=false
 
 __version__ = "0.1.0"
 
@@ -16,12 +14,19 @@ _LAZY = {
     "EpisodeId": "manyarms.vector",
     "SimulatorConfig": "manyarms.vector",
     "VectorConfig": "manyarms.vector",
+    "bench": "manyarms.api",
+    "check": "manyarms.api",
+    "demo": "manyarms.api",
+    "evaluate": "manyarms.api",
+    "examine": "manyarms.api",
+    "inspect_policy": "manyarms.api",
+    "record": "manyarms.api",
+    "replay": "manyarms.api",
+    "serve": "manyarms.api",
+    "train": "manyarms.api",
 }
 
-if TYPE_CHECKING:
-    from manyarms.vector import Chunk, EpisodeId, SimulatorConfig, VectorConfig, VectorEnv, make_vec
-
-__all__ = ["Chunk", "EpisodeId", "SimulatorConfig", "VectorConfig", "VectorEnv", "__version__", "make_vec"]
+__all__ = ["__version__", *_LAZY]  # noqa: PLE0604
 
 
 def __getattr__(name):  # type: (str) -> object

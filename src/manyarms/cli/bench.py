@@ -9,19 +9,33 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import psutil
 import tyro
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse, parse_pairs
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import progress, table
+from manyarms.reporting.console import progress
+from manyarms.reporting.plots import Bar, Bars, Plot
+from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.vector import VectorEnv, make_vec
 
 #: Random chunks are drawn once and used in turn, so that drawing them is not what is measured.
 _POOL = 8
+
+#: What the time of a call is made of.
+_PARTS = {
+    "build": "main side",
+    "sim": "simulation",
+    "obs": "observation",
+    "vid": "video",
+    "toggle": "switching cameras",
+    "other": "rest of the worker",
+    "ipc": "hand-over",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,13 @@ class BenchConfig:
     """Where the results go; default: runs/bench-<simulator>-<time>.json."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")] = ()
     """Further options of the simulator or of the vector environment."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms bench gym/CartPole-v1 --num-envs 16 --action-chunk 16",
+            "manyarms bench tabletop/open_drawer --profile   # and where the time goes",
+            "manyarms bench rlbench/reach_target --num-envs 8 --options cameras=[] display=xvfb",
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name in ("action_chunk", "steps"):
@@ -63,8 +84,8 @@ class BenchConfig:
             raise ConfigError(f"warmup is {self.warmup}; it must be at least 0")
 
 
-@dataclass(frozen=True)
-class BenchResult:
+@dataclass(frozen=True, repr=False)
+class BenchResult(Shown):
     """What was measured."""
 
     config: dict[str, Any]
@@ -82,6 +103,45 @@ class BenchResult:
     interrupted: bool = False
     profile: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
+
+    def told(self) -> Telling:
+        config, speed = self.config, f"{self.env_steps_per_second:,.0f} env-steps/s"
+        chunks = f", chunks of {config['action_chunk']}" if config["action_chunk"] > 1 else ""
+        rows = [
+            ("env-steps", f"{self.env_steps:,} in {self.seconds:.2f} s, {self.episodes} episodes ended"),
+            ("latency of a call", "  ".join(f"{k} {v:.3f} ms" for k, v in self.latency_ms.items())),
+            ("processor time", f"{self.cpu_us_per_env_step:.1f} µs per env-step, all processes"),
+            ("start", f"{self.start_seconds:.2f} s"),
+            ("memory of a worker", f"{self.worker_memory_mb:.0f} MB"),
+        ]
+        return Telling(
+            f"{config['simulator']}: {speed} ({config['num_envs']} environments{chunks})",
+            [Table(rows), *self._split()],
+            ["interrupted: these are the results so far"] if self.interrupted else [],
+        )
+
+    def _split(self) -> list[Table]:
+        """Return where the time goes, if that was measured."""
+        if not self.profile:
+            return []
+        mean, workers = self.profile["mean_ms"], self.profile["workers_ms"]
+        total = mean["build"] + mean["env_call"]
+        rows = [
+            (name, f"{value:9.3f} ms  {100 * value / total:5.1f} %", _percentiles(workers.get(name)))
+            for name, value in mean.items()
+        ]
+        header = ("part", "mean", "over workers p50 / p90 / p99")
+        return [Table(rows, header, "time of a call (main side; slowest worker)")]
+
+    def plot(self) -> Plot:
+        """Draw the time of a call, and its parts if they were measured."""
+        latencies = [Bar(name, value, f"{value:.3f} ms") for name, value in self.latency_ms.items()]
+        panels = [Bars("time of a call", latencies)]
+        if self.profile:
+            spent = {name: ms for name, ms in self.profile["mean_ms"].items() if name in _PARTS and ms}
+            parts = [Bar(_PARTS[name], ms, f"{ms:.3f} ms", colour=2) for name, ms in spent.items()]
+            panels.append(Bars("where it goes", parts))
+        return Plot(self.told().headline, panels)
 
 
 def run(config: BenchConfig) -> BenchResult:
@@ -184,34 +244,6 @@ def _memory(worker: psutil.Process) -> int:
     return getattr(full, "pss", 0) or full.rss
 
 
-def show(result: BenchResult) -> None:
-    """Print what was measured, the headline first."""
-    config = result.config
-    how = f"{config['num_envs']} environments" + (
-        f", chunks of {config['action_chunk']}" if config["action_chunk"] > 1 else ""
-    )
-    table(
-        f"{config['simulator']}: {result.env_steps_per_second:,.0f} env-steps/s ({how})",
-        [
-            ("env-steps", f"{result.env_steps:,} in {result.seconds:.2f} s, {result.episodes} episodes ended"),
-            ("latency of a call", "  ".join(f"{k} {v:.3f} ms" for k, v in result.latency_ms.items())),
-            ("processor time", f"{result.cpu_us_per_env_step:.1f} µs per env-step, all processes"),
-            ("start", f"{result.start_seconds:.2f} s"),
-            ("memory of a worker", f"{result.worker_memory_mb:.0f} MB"),
-        ],
-    )
-    if result.profile:
-        mean, workers = result.profile["mean_ms"], result.profile["workers_ms"]
-        total = mean["build"] + mean["env_call"]
-        rows = [
-            (name, f"{value:9.3f} ms  {100 * value / total:5.1f} %", _percentiles(workers.get(name)))
-            for name, value in mean.items()
-        ]
-        table("time of a call (main side; slowest worker)", rows, ("part", "mean", "over workers p50 / p90 / p99"))
-    if result.interrupted:
-        print("interrupted: these are the results so far")
-
-
 def _percentiles(values: dict[str, float] | None) -> str:
     return " / ".join(f"{value:.3f}" for value in values.values()) + " ms" if values else ""
 
@@ -229,7 +261,7 @@ def save(result: BenchResult) -> Path:
 def main(arguments: Sequence[str]) -> int:
     """Parse, measure, print, save."""
     result = run(parse(BenchConfig, "bench", arguments))
-    show(result)
+    result.show()
     print(f"results: {save(result)}")
     if result.config["trace"]:
         print(f"trace:   {result.config['trace']} (open it in chrome://tracing or ui.perfetto.dev)")

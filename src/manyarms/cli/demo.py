@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -9,14 +10,18 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
 
 from manyarms.cli.bench import BenchConfig
 from manyarms.cli.bench import run as bench
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
-from manyarms.reporting.console import progress, table
+from manyarms.reporting.console import progress
+from manyarms.reporting.plots import Bar, Bars, Plot
+from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import RowVideos
 from manyarms.simulators.tabletop.task import discover
 from manyarms.vector import EpisodeId, SimulatorConfig, VectorEnv, make_vec
@@ -43,12 +48,20 @@ class DemoConfig:
     """How long to train an arm to press a button; 0: not at all."""
     out: Path = Path("demo")
     """Where the video and the training run go."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms demo",
+            "manyarms demo --train-seconds 0   # the speeds and the film only",
+            "manyarms demo --task Acrobot-v1 --num-envs 16 --steps 0 --train-seconds 0",
+        ),
+    )
 
 
-@dataclass(frozen=True)
-class DemoResult:
+@dataclass(frozen=True, repr=False)
+class DemoResult(Shown):
     """What was measured and made."""
 
+    config: DemoConfig
     speeds: dict[str, float]
     """Env-steps per second by way of stepping."""
     solved: int = 0
@@ -58,12 +71,41 @@ class DemoResult:
     """Of the arm that was trained, before and after."""
     report: Path | None = None
 
+    def told(self) -> Telling:
+        config, (base, best) = self.config, (next(iter(self.speeds.values())), max(self.speeds.values()))
+        rows = [
+            (label, f"{speed:>10,.0f} env-steps/s", f"{np.round(speed / base, 1):5.1f} ×")
+            for label, speed in self.speeds.items()
+        ]
+        notes = []
+        if self.video is not None:
+            notes.append(f"{len(_TASKS)} arms at work, {self.solved} episodes solved: {self.video}")
+        if self.success is not None:
+            before, after = (f"{100 * rate:.0f} %" for rate in self.success)
+            learnt = f"an arm learnt to press a button in {config.train_seconds:.0f} s"
+            notes += [f"{learnt}: success {before} -> {after}", f"report: {self.report}"]
+        return Telling(
+            f"{config.task}, {config.num_envs} environments: {best / base:.0f} times Gymnasium's speed",
+            [Table(rows, ("way", "speed", "ratio"))],
+            notes,
+        )
+
+    def plot(self) -> Plot:
+        """Draw the speeds."""
+        bars = [Bar(label, speed, f"{speed:,.0f}") for label, speed in self.speeds.items()]
+        return Plot(self.told().headline, [Bars("env-steps a second", bars)])
+
 
 def run(config: DemoConfig) -> DemoResult:
     """Measure, film, train."""
     speeds = measure(config)
-    result = film(config, speeds) if config.steps else DemoResult(speeds)
-    return train_arm(config, result) if config.train_seconds else result
+    result = film(config, speeds) if config.steps else DemoResult(config, speeds)
+    if not config.train_seconds:
+        return result
+    if importlib.util.find_spec("torch") is None:
+        print("training is left out: it needs torch (pip install 'manyarms[torch]')", file=sys.stderr)
+        return result
+    return train_arm(config, result)
 
 
 def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
@@ -151,7 +193,7 @@ def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
             ready = envs.recv(min_rows=len(_TASKS))
             advance(1, f"{solved} solved")
     videos.close()
-    return DemoResult(speeds, solved, attempted, videos.paths[0])
+    return DemoResult(config, speeds, solved, attempted, videos.paths[0])
 
 
 def _begin(envs: VectorEnv, rows: Sequence[int], first_seed: int) -> None:
@@ -166,24 +208,8 @@ def show(page: Path | None) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, film and print."""
-    config = parse(DemoConfig, "demo", arguments)
-    result = run(config)
-    base = next(iter(result.speeds.values()))
-    best = max(result.speeds, key=lambda label: result.speeds[label])
-    table(
-        f"{config.task}, {config.num_envs} environments: {result.speeds[best] / base:.0f} times Gymnasium's speed",
-        [
-            (label, f"{speed:>10,.0f} env-steps/s", f"{np.round(speed / base, 1):5.1f} ×")
-            for label, speed in result.speeds.items()
-        ],
-        ("way", "speed", "ratio"),
-    )
-    if result.video is not None:
-        print(f"{len(_TASKS)} arms at work, {result.solved} episodes solved: {result.video}")
-    if result.success is not None:
-        before, after = (f"{100 * rate:.0f} %" for rate in result.success)
-        print(f"an arm learnt to press a button in {config.train_seconds:.0f} s: success {before} -> {after}")
-        print(f"report: {result.report}")
-        show(result.report)
+    result = run(parse(DemoConfig, "demo", arguments))
+    result.show()
+    show(result.report)
     print("next: manyarms eval tabletop --tasks open_drawer,stack_blocks --policy expert --episodes 20 --videos 2")
     return 0

@@ -6,16 +6,18 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
 import manyarms
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor import simulators
 from manyarms.doctor.examination import Check, Examination
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.errors import ConfigError
+from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.vector.config import find_interpreter
 
 
@@ -31,14 +33,21 @@ class DoctorConfig:
     """The interpreter the simulators run in: a path, a command or a virtual environment."""
     timeout: float = 60.0
     """Seconds after which a check has failed."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms doctor",
+            "manyarms doctor rlbench   # and that it is there",
+            "manyarms doctor libero --python .venvs/libero --timeout 120",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"timeout is {self.timeout}; it must be a positive number of seconds")
 
 
-@dataclass(frozen=True)
-class DoctorResult:
+@dataclass(frozen=True, repr=False)
+class DoctorResult(Shown):
     """What was found, a row for each thing."""
 
     rows: tuple[Row, ...]
@@ -51,6 +60,14 @@ class DoctorResult:
     @property
     def healthy(self) -> bool:
         return not self.faults
+
+    def told(self) -> Telling:
+        counts = {status: sum(row.status == status for row in self.rows) for status in (OK, ABSENT, FAULT)}
+        return Telling(
+            f"{counts[OK]} well, {counts[ABSENT]} optional and absent, {counts[FAULT]} to mend",
+            [Table([(row.mark, row.name, row.found) for row in self.rows])],
+            [f"{row.mark} {row.name}: {row.fix}" for row in self.rows if row.fix],
+        )
 
 
 def run(config: DoctorConfig, hear: Callable[[list[Row]], None] = lambda _: None) -> DoctorResult:
@@ -129,12 +146,6 @@ def draw(result: DoctorResult, console: object) -> None:
             print(f"  {row.mark} {row.name}\n      {row.fix}")
 
 
-def summary(result: DoctorResult) -> str:
-    """Count what was found, in a line."""
-    counts = {status: sum(row.status == status for row in result.rows) for status in (OK, ABSENT, FAULT)}
-    return f"{counts[OK]} well, {counts[ABSENT]} optional and absent, {counts[FAULT]} to mend"
-
-
 def main(arguments: Sequence[str]) -> int:
     """Parse, check, show; the exit status is 1 when there is something to mend."""
     config = parse(DoctorConfig, "doctor", arguments)
@@ -144,5 +155,5 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps({**document, "rows": [asdict(row) for row in result.rows]}, indent=2, ensure_ascii=False))
     else:
         result = examine(config)
-        print(f"\n{summary(result)}")
+        print(f"\n{result.told().headline}")
     return 0 if result.healthy else 1

@@ -6,18 +6,27 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
-from manyarms.cli.playing import PlayConfig, episodes_of, opened, policy_for
+from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import Scoreboard, table
+from manyarms.reporting.console import Scoreboard
 from manyarms.reporting.evaluation import results_of
 from manyarms.reporting.filming import EpisodeVideos
-from manyarms.reporting.results import EpisodeResult, ResultFolder, by_task, summarise
+from manyarms.reporting.live import LiveView, forget_earlier
+from manyarms.reporting.plots import Bar, Bars, Plot
+from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
+from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.video import Video
 from manyarms.simulators.registry import fact
 from manyarms.vector import VectorEnv
+
+_FILMING = ("videos", "video_camera", "video_stride", "fps", "info_on_video")
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,32 @@ class EvalConfig(PlayConfig):
     video_stride: int = 1
     """Film every n-th step."""
     fps: int = 20
+    """Frames a second of the videos."""
     info_on_video: bool = False
     """Write task, step, reward and success under the picture."""
+    live: bool = True
+    """Keep what can be watched while episodes are played in --out's folder live."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms eval tabletop/open_drawer --policy expert --episodes 20 --videos 2",
+            "manyarms eval libero/libero_spatial --policy pi0 --policy-options model_path=pi0 --init-states 50",
+            "manyarms eval tabletop/push_button --policy runs/push_button_ppo/checkpoints/global_step_120",
+        ),
+        everyday=(
+            "tasks",
+            "policy",
+            "policy_options",
+            "episodes",
+            "seed",
+            "num_envs",
+            "out",
+            "resume",
+            "videos",
+            "python",
+            "options",
+        ),
+        groups={**PLAYED, "what is kept": ("out", "resume", *_FILMING, "live"), **PLAYING},
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,8 +79,8 @@ class EvalConfig(PlayConfig):
             raise ConfigError(f"video_stride is {self.video_stride}; it must be at least 1")
 
 
-@dataclass(frozen=True)
-class EvalResult:
+@dataclass(frozen=True, repr=False)
+class EvalResult(Shown):
     """What came out."""
 
     results: list[EpisodeResult]
@@ -55,6 +88,46 @@ class EvalResult:
     """Whether every episode of every rank is in."""
     folder: Path
     videos: list[Path]
+    title: str = ""
+    """Which policy did what."""
+
+    def told(self) -> Telling:
+        overall = summarise(self.results)
+        counted = f"{overall.successes} of {overall.episodes} episodes, {overall.between}"
+        rows = []
+        for task, found in self._tasks():
+            low, high = found.interval
+            rows.append(
+                (
+                    task,
+                    f"{found.successes} / {found.episodes}",
+                    f"{100 * found.success:.1f} %",
+                    f"{100 * low:.1f} – {100 * high:.1f} %",
+                    f"{found.mean_length:.1f}",
+                )
+            )
+        header = ("task", "solved", "success", "95 % interval", "mean steps")
+        notes = [f"results: {self.folder}" + (f", {len(self.videos)} videos" if self.videos else "")]
+        if not self.complete:
+            notes.insert(0, "other ranks are still at work; the last one to finish writes results.json")
+        return Telling(f"{100 * overall.success:.1f} % success ({counted})", [Table(rows, header, self.title)], notes)
+
+    def _tasks(self) -> list[tuple[str, TaskSummary]]:
+        return [(task or "all episodes", summarise(group)) for task, group in by_task(self.results).items()]
+
+    def plot(self) -> Plot:
+        """Draw every task's success with its interval."""
+        bars = [
+            Bar(task, found.success, f"{found.successes} / {found.episodes}", found.interval)
+            for task, found in self._tasks()
+        ]
+        return Plot(self.told().headline, [Bars("success, with its 95 % interval", bars, rates=True)])
+
+    def video(self, number: int = 0) -> Video:
+        """Return one of the videos, to be seen in a notebook; failures come first."""
+        if not self.videos:
+            raise ConfigError("there are no videos", do="evaluate with videos=1")
+        return Video(self.videos[number])
 
 
 def run(config: EvalConfig) -> EvalResult:
@@ -67,7 +140,9 @@ def run(config: EvalConfig) -> EvalResult:
     settings = dict(fact(config.simulator, "evaluation_options", {}))
     if config.videos:
         settings["render_every"] = config.video_stride
-    with opened(config, **settings) as envs:
+    if config.resume and rank == 0:
+        forget_earlier(folder.folder)
+    with opened(config, **settings) as envs, _watched(config, envs, folder.folder, rank):
         episodes = episodes_of(config, envs)
         share = [i for i in range(len(episodes)) if i % world == rank and i not in done]
         videos = _filming(config, envs, folder.folder) if share else None
@@ -93,7 +168,12 @@ def run(config: EvalConfig) -> EvalResult:
     complete = len(everything) == len(episodes)
     if complete:
         folder.conclude(list(everything.values()))
-    return EvalResult(sorted(everything.values(), key=lambda r: r.position), complete, folder.folder, kept)
+    results = sorted(everything.values(), key=lambda result: result.position)
+    return EvalResult(results, complete, folder.folder, kept, f"{config.policy} on {config.simulator}")
+
+
+def _watched(config: EvalConfig, envs: VectorEnv, folder: Path, rank: int) -> AbstractContextManager[Any]:
+    return LiveView(envs, folder, f"eval-{rank}") if config.live else nullcontext()
 
 
 def _filming(config: EvalConfig, envs: VectorEnv, folder: Path) -> EpisodeVideos | None:
@@ -116,26 +196,5 @@ def _default_folder(config: EvalConfig) -> Path:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, evaluate, print the headline first."""
-    config = parse(EvalConfig, "eval", arguments)
-    result = run(config)
-    overall = summarise(result.results)
-    low, high = overall.interval
-    headline = f"{100 * overall.success:.1f} % success ({overall.successes} of {overall.episodes} episodes"
-    print(f"{headline}, 95 % interval {100 * low:.1f} to {100 * high:.1f} %)")
-    rows = []
-    for task, group in by_task(result.results).items():
-        found = summarise(group)
-        rows.append(
-            (
-                task or config.simulator,
-                f"{found.successes} / {found.episodes}",
-                f"{100 * found.success:.1f} %",
-                f"{100 * found.interval[0]:.1f} – {100 * found.interval[1]:.1f} %",
-                f"{found.mean_length:.1f}",
-            )
-        )
-    table(f"{config.policy} on {config.simulator}", rows, ("task", "solved", "success", "95 % interval", "mean steps"))
-    if not result.complete:
-        print("other ranks are still at work; the last one to finish writes results.json")
-    print(f"results: {result.folder}" + (f", {len(result.videos)} videos" if result.videos else ""))
+    run(parse(EvalConfig, "eval", arguments)).show()
     return 0

@@ -23,8 +23,17 @@ Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")]
 #: Settings that cannot change what is played, only how fast.
 _NOT_IDENTITY = (
     *("num_envs", "rows_per_worker", "pipeline_stage_num", "out", "resume", "videos", "video_camera"),
-    *("video_stride", "fps", "info_on_video", "python"),
+    *("video_stride", "fps", "info_on_video", "python", "live"),
 )
+
+#: The flags of commands that play, by what they are for.
+PLAYED = {"what is played": ("tasks", "policy", "policy_options", "episodes", "seed", "init_states")}
+PLAYING = {
+    "how it is played": (
+        *("num_envs", "rows_per_worker", "max_episode_steps", "replan_horizon", "pipeline_stage_num"),
+        *("python", "options"),
+    )
+}
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies.checkpoints import Inspection
-from manyarms.reporting.console import table
+from manyarms.reporting.showing import Shown, Table, Telling
 
-_COMMANDS = ("inspect",)
+SUBCOMMANDS = ("inspect",)
 
 
 @dataclass(frozen=True)
@@ -22,28 +24,45 @@ class InspectConfig:
 
     path: tyro.conf.Positional[Path]
     """A folder with config.json and safetensors: of π0 or OpenVLA-OFT."""
+    guide: ClassVar[Guide] = Guide(
+        examples=("manyarms policy inspect checkpoints/pi0_libero",),
+    )
 
 
-def run(config: InspectConfig) -> Inspection:
+@dataclass(frozen=True, repr=False)
+class InspectResult(Shown, Inspection):
+    """What was found, and where."""
+
+    path: Path = Path()
+
+    @property
+    def loads(self) -> bool:
+        """Whether it would load as it is."""
+        return not self.problems
+
+    def told(self) -> Telling:
+        headline = f"policy: {self.kind}" + ("" if self.loads else ", but it would not load as it is")
+        notes = [f"problem: {problem}" for problem in self.problems] + [f"do: {advice}" for advice in self.advice]
+        return Telling(headline, [Table(self.facts, title=str(self.path))], notes)
+
+
+def run(config: InspectConfig) -> InspectResult:
     """Look at a folder; nothing is loaded."""
     from manyarms.policies.checkpoints import inspect
 
     try:
-        return inspect(config.path)
+        found = inspect(config.path)
     except ImportError as error:
         raise ConfigError(f"looking at it needs {error.name}", do="pip install 'manyarms[torch,vla]'") from error
+    return InspectResult(found.kind, found.facts, found.problems, found.advice, config.path)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, look, print; 1 where it would not load as it is."""
     words = list(arguments)
-    if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
-        raise UnknownName(f"there is no command 'policy {words[0]}'", do=did_you_mean(words[0], _COMMANDS))
+    if words and not words[0].startswith("-") and words[0] not in SUBCOMMANDS:
+        raise UnknownName(f"there is no command 'policy {words[0]}'", do=did_you_mean(words[0], SUBCOMMANDS))
     config = parse(InspectConfig, "policy inspect", words[1:] if words[:1] == ["inspect"] else ["--help"])
     found = run(config)
-    print(f"policy: {found.kind}" + (", but it would not load as it is" if found.problems else ""))
-    table(str(config.path), found.facts)
-    for label, sentences in (("problem", found.problems), ("do", found.advice)):
-        for sentence in sentences:
-            print(f"{label}: {sentence}")
-    return 1 if found.problems else 0
+    found.show()
+    return 0 if found.loads else 1

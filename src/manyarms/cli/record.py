@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse, parse_pairs
-from manyarms.cli.playing import PlayConfig, episodes_of, opened, policy_for
+from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import Scoreboard
 from manyarms.reporting.recording import Recorder, Recording
@@ -26,6 +28,27 @@ class RecordConfig(PlayConfig):
     """Leave episodes that failed out of the LeRobotDataset."""
     resume: bool = False
     """Go on with what --out holds."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms record tabletop/open_drawer --policy expert --episodes 50 --out drawers",
+            "manyarms record tabletop --tasks push_button,turn_tap --policy expert --lerobot dataset",
+            "manyarms record tabletop/open_drawer --policy expert --episodes 50 --out drawers --resume",
+        ),
+        everyday=(
+            "tasks",
+            "policy",
+            "episodes",
+            "seed",
+            "num_envs",
+            "out",
+            "lerobot",
+            "only_success",
+            "resume",
+            "python",
+            "options",
+        ),
+        groups={**PLAYED, "what is written": ("out", "lerobot", "only_success", "resume"), **PLAYING},
+    )
 
 
 def run(config: RecordConfig) -> Recording:
@@ -66,11 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, record, say what there is."""
     config = parse(RecordConfig, "record", arguments)
     recording = run(config)
-    solved = steps = 0
-    for episode in recording:
-        solved += episode.success
-        steps += len(episode)
-    print(f"{len(recording)} episodes ({solved} solved), {steps} steps: {config.out}")
+    print(recording.told().headline)
     if config.lerobot is not None:
         print(f"LeRobotDataset v3.0: {config.lerobot}")
     print(f"next: manyarms replay {config.out}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import tyro
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.console import progress
 from manyarms.reporting.recording import RecordedEpisode, Recording
+from manyarms.reporting.showing import Shown, Telling
 from manyarms.rollout import Episode, Runner, RunnerConfig, Steps
 from manyarms.vector import EpisodeId, make_vec
 
@@ -30,6 +33,34 @@ class ReplayConfig:
     """Environments side by side."""
     python: str | None = None
     """The interpreter the simulator runs in; default: the one it was recorded with."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms replay drawers",
+            "manyarms replay drawers --episodes 0 3 --num-envs 1",
+        ),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class ReplayResult(Shown):
+    """How episodes came out the second time."""
+
+    recording: Path
+    positions: tuple[int, ...]
+    """The episodes that were played back."""
+    differences: dict[int, str]
+    """The first difference of each episode that has one."""
+
+    @property
+    def same(self) -> bool:
+        """Whether all came out the same, bit for bit."""
+        return not self.differences
+
+    def told(self) -> Telling:
+        count = len(self.positions)
+        notes = [f"✗ episode {position}: {difference}" for position, difference in sorted(self.differences.items())]
+        headline = f"{count - len(self.differences)} of {count} episodes came out the same, bit for bit"
+        return Telling(headline, notes=notes)
 
 
 class _Comparison:
@@ -74,8 +105,8 @@ class _Comparison:
         self.differences.setdefault(recorded.position, difference)
 
 
-def run(config: ReplayConfig) -> dict[int, str]:
-    """Play back; return the first difference of each episode that has one."""
+def run(config: ReplayConfig) -> ReplayResult:
+    """Play back and compare."""
     recording = Recording(config.recording)
     positions = list(config.episodes) or recording.positions
     unknown = [position for position in positions if position not in recording.positions]
@@ -100,15 +131,11 @@ def run(config: ReplayConfig) -> dict[int, str]:
         with progress("replaying", len(positions)) as advance:
             for _ in runner.play([episode.id for episode in recorded.values()]):
                 advance(1, "")
-    return comparison.differences
+    return ReplayResult(config.recording, tuple(positions), comparison.differences)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, replay, say what differs."""
-    config = parse(ReplayConfig, "replay", arguments)
-    differences = run(config)
-    for position, difference in sorted(differences.items()):
-        print(f"✗ episode {position}: {difference}")
-    count = len(config.episodes) or len(Recording(config.recording))
-    print(f"{count - len(differences)} of {count} episodes came out the same, bit for bit")
-    return 1 if differences else 0
+    result = run(parse(ReplayConfig, "replay", arguments))
+    result.show()
+    return 0 if result.same else 1

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import tyro
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
+from manyarms.reporting.showing import Shown, Telling
+from manyarms.serving.config import ServerConfig, ServerCounts
 
 if TYPE_CHECKING:
-    from manyarms.serving.server import ServerCounts
+    from manyarms.serving.server import PolicyServer
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,55 @@ class ServeConfig:
     """The interpreter the simulator runs in."""
     options: Pairs = ()
     """Further options of the simulator."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms serve tabletop/open_drawer --policy expert",
+            "manyarms serve libero/libero_spatial --policy pi0 --policy-options model_path=pi0 --port 9000",
+            "manyarms eval tabletop/open_drawer --policy remote --policy-options port=8000   # asks it",
+        ),
+    )
+
+
+class Serving(Shown):
+    """A policy that a thread of this process serves, until it is closed."""
+
+    def __init__(self, policy: str, server: PolicyServer) -> None:
+        """Begin at once."""
+        self._policy = policy
+        self._server: PolicyServer | None = server.__enter__()
+        self.url = server.url
+        """Where clients find it."""
+        self.counts = server.counts
+        """What was served so far."""
+
+    def close(self) -> None:
+        """Answer the requests under way, then end."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.__exit__(None, None, None)
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def told(self) -> Telling:
+        headline = _begun(self._policy, self.url) if self._server is not None else f"{self.url} is closed"
+        return Telling(headline, notes=[_served(self.counts)])
 
 
 def run(config: ServeConfig) -> ServerCounts:
     """Serve until SIGINT or SIGTERM; return what was served."""
+    server = server_for(config)
+    server.serve_forever(lambda: print(_begun(config.policy, server.url), flush=True))
+    return server.counts
+
+
+def server_for(config: ServeConfig) -> PolicyServer:
+    """Make the policy and its server, which does not listen yet."""
     try:
-        from manyarms.serving.server import PolicyServer, ServerConfig
+        from manyarms.serving.server import PolicyServer
     except ImportError as error:
         raise ConfigError(f"serving needs {error.name}", do="pip install 'manyarms[serve]'") from error
     where = ServerConfig(config.host, config.port, config.max_batch, config.batch_wait_ms, config.max_message_mb)
@@ -62,14 +108,19 @@ def run(config: ServeConfig) -> ServerCounts:
     )
     with opened(play) as envs:  # only to learn what is seen and done there
         spec, policy = envs.simulator_spec, policy_for(play, envs)
-    server = PolicyServer(policy, spec, where)
-    server.serve_forever(lambda: print(f"serving {config.policy} on {server.url}", flush=True))
-    return server.counts
+    return PolicyServer(policy, spec, where)
+
+
+def _begun(policy: str, url: str) -> str:
+    return f"serving {policy} on {url}"
+
+
+def _served(counts: ServerCounts) -> str:
+    shares = f"{counts.rows} observations of {counts.connections} clients in {counts.batches} calls of the policy"
+    return f"served {shares}, at most {counts.largest_batch} at once"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, serve, say how much was served."""
-    counts = run(parse(ServeConfig, "serve", arguments))
-    shares = f"{counts.rows} observations of {counts.connections} clients in {counts.batches} calls of the policy"
-    print(f"served {shares}, at most {counts.largest_batch} at once")
+    print(_served(run(parse(ServeConfig, "serve", arguments))))
     return 0

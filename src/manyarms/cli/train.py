@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 
+from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import table
+from manyarms.reporting.showing import Shown, Table, Telling
 
 if TYPE_CHECKING:
     from manyarms.learning.config import TrainConfig
@@ -31,10 +32,32 @@ class TrainCommand:
     """Print the whole config and what would be done, and stop."""
     resume: bool = False
     """Go on from the run's newest checkpoint, if it has one."""
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            "manyarms train reach_target_ppo   # a recipe: manyarms list configs",
+            "manyarms train pixel_grpo runner.max_steps=50 env.train.total_num_envs=16",
+            "manyarms train examples/embodiment/config/libero_ppo_pi0.yaml --dry-run",
+        ),
+    )
 
 
-def run(command: TrainCommand) -> TrainResult | None:
-    """Train; None after a dry run."""
+@dataclass(frozen=True, repr=False)
+class TrainPlan(Shown):
+    """What would be done."""
+
+    config: str
+    """All of it as YAML, defaults filled in."""
+    rows: list[tuple[str, str]]
+    placement: Table | None = None
+    """Which process would go where, were all nodes like this one."""
+
+    def told(self) -> Telling:
+        tables = [Table(self.rows, ("what", "how much"))]
+        return Telling("plan", [*tables, self.placement] if self.placement else tables)
+
+
+def run(command: TrainCommand) -> TrainResult | TrainPlan:
+    """Train, or tell what would be done."""
     try:
         from manyarms.learning import settings as reading
         from manyarms.learning.plan import plan
@@ -46,42 +69,32 @@ def run(command: TrainCommand) -> TrainResult | None:
     for warning in settings.warnings if first else ():
         print(f"warning: {warning}", file=sys.stderr)
     if command.dry_run:
-        print(settings.text, end="")
-        table("plan", plan(settings.config), ("what", "how much"))
-        if settings.config.cluster.placed:
-            _tell_placement(settings.config)
-        return None
+        placement = _placement(settings.config) if settings.config.cluster.placed else None
+        return TrainPlan(settings.text, plan(settings.config), placement)
     from manyarms.placement.training import train
 
     return train(settings, resume=command.resume)
 
 
-def _tell_placement(config: TrainConfig) -> None:
-    """Print which process would go where, were all nodes like this one."""
+def _placement(config: TrainConfig) -> Table:
+    """Return which process would go where, were all nodes like this one."""
     from manyarms.placement.training import plan_for, this_machine
 
     found = plan_for(config, [this_machine()], alike=True)
-    table(*found.table())
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    title, rows, header = found.table()
+    return Table(rows, header, title)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, train, print the headline first."""
     result = run(parse(TrainCommand, "train", arguments))
-    if result is None or result.report is None:
+    if isinstance(result, TrainPlan):
+        print(result.config, end="")
+        result.show()
         return 0
-    from manyarms.reporting.results import summarise
-
-    if result.evaluations:
-        step, results = result.evaluations[-1]
-        found, first = summarise(results), summarise(result.evaluations[0][1])
-        low, high = found.interval
-        since = f", {100 * first.success:.1f} % at the start" if len(result.evaluations) > 1 else ""
-        print(
-            f"{100 * found.success:.1f} % success after {step} updates ({found.successes} of {found.episodes} held-out "
-            f"episodes, 95 % interval {100 * low:.1f} to {100 * high:.1f} %){since}"
-        )
-    print(f"{result.updates} updates; {result.finished_because}")
-    print(f"report: {result.report}")
+    if result.report is None:
+        return 0  # another rank tells
+    result.show()
     return 0 if not result.finished_because.endswith("asked for the end") else 130

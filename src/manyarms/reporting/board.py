@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -12,13 +12,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from manyarms.reporting.notebook import Cell
 from manyarms.reporting.results import wilson
+from manyarms.reporting.showing import Table as Rows
+from manyarms.reporting.showing import html_table
 
 _STAGES = ("env", "rollout", "actor", "eval", "save")
 
 
 class TrainingBoard:
-    """A table that stays in its place on a terminal; one line an update where there is none."""
+    """A table that stays in its place on a terminal and in a notebook; elsewhere one line an update."""
 
     def __init__(self, updates: int, *, first: int = 0, silent: bool = False) -> None:
         """Show `updates` updates in all, of which `first` are done already."""
@@ -29,10 +32,16 @@ class TrainingBoard:
         self._metrics: Mapping[str, float] = {}
         self._step = first
         self._live: Live | None = None
+        self._cell: Cell | None = None
 
     def __enter__(self) -> TrainingBoard:
         console = Console(file=sys.stderr)
-        if console.is_terminal and not self._silent:
+        if self._silent:
+            return self
+        if console.is_jupyter:
+            self._cell = Cell()
+            self._refresh()
+        elif console.is_terminal:
             self._live = Live(self._draw(), console=console, refresh_per_second=4, transient=False)
             self._live.__enter__()
         return self
@@ -43,6 +52,8 @@ class TrainingBoard:
         if self._live is not None:
             self._live.update(self._draw())
             self._live.__exit__(kind, error, trace)
+        if self._cell is not None:
+            self._cell.draw(self._html())
 
     def say(self, line: str) -> None:
         """Tell something above the table."""
@@ -50,13 +61,13 @@ class TrainingBoard:
             return
         if self._live is not None:
             self._live.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        else:  # what goes to stderr looks like a fault in a notebook
+            print(line, file=sys.stdout if self._cell is not None else sys.stderr, flush=True)
 
     def evaluated(self, step: int, successes: int, episodes: int) -> None:
         """Show an evaluation."""
         self._evaluation = f"{_rate(successes, episodes)} after {step} updates"
-        if self._live is None:
+        if not self._stays:
             self.say(f"evaluation after {step} updates: {_rate(successes, episodes)} success")
         self._refresh()
 
@@ -65,9 +76,14 @@ class TrainingBoard:
         self._step, self._metrics = step, metrics
         for stage in _STAGES:
             self._spent[stage] += metrics.get(f"time/{stage}", 0.0)
-        if self._live is None:
+        if not self._stays:
             self.say(self._line())
         self._refresh()
+
+    @property
+    def _stays(self) -> bool:
+        """Whether there is a table that shows what is new."""
+        return self._live is not None or self._cell is not None
 
     def _line(self) -> str:
         metrics = self._metrics
@@ -90,23 +106,32 @@ class TrainingBoard:
     def _refresh(self) -> None:
         if self._live is not None:
             self._live.update(self._draw())
+        if self._cell is not None and self._cell.due:
+            self._cell.draw(self._html())
 
     def _draw(self) -> Any:
         table = Table.grid(padding=(0, 2))
+        for row in self._rows():
+            table.add_row(*row)
+        return table
+
+    def _html(self) -> str:
+        return html_table(Rows(list(self._rows())))
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
         metrics = self._metrics
         passed = _clock(time.monotonic() - self._began)
-        table.add_row("update", f"{self._step} of {self._updates}, {passed} so far, {self._left()} left")
+        yield "update", f"{self._step} of {self._updates}, {passed} so far, {self._left()} left"
         if metrics:
-            table.add_row("success", f"{self._success()} of this update's episodes")
+            yield "success", f"{self._success()} of this update's episodes"
         if self._evaluation:
-            table.add_row("evaluation", self._evaluation)
+            yield "evaluation", self._evaluation
         if metrics:
-            table.add_row("return", f"{metrics['env/return']:.2f}, {metrics['env/episode_len']:.0f} steps an episode")
-            table.add_row("time", self._split())
+            yield "return", f"{metrics['env/return']:.2f}, {metrics['env/episode_len']:.0f} steps an episode"
+            yield "time", self._split()
             steps = metrics["throughput/env_steps_total"]
-            table.add_row("speed", f"{metrics['throughput/env_steps_per_s']:,.0f} env-steps/s, {steps:,.0f} so far")
-            table.add_row("policy", f"KL {metrics['actor/approx_kl']:.4f}, clipped {metrics['actor/pg_clipfrac']:.2f}")
-        return table
+            yield "speed", f"{metrics['throughput/env_steps_per_s']:,.0f} env-steps/s, {steps:,.0f} so far"
+            yield "policy", f"KL {metrics['actor/approx_kl']:.4f}, clipped {metrics['actor/pg_clipfrac']:.2f}"
 
     def _split(self) -> str:
         total = sum(self._spent.values()) or 1.0

@@ -33,6 +33,8 @@ class Curve:
     points: Sequence[Point]
     colour: int = 0
     dots: bool = False
+    joined: bool = True
+    """Whether a thin line shows how dots follow each other."""
     whiskers: Sequence[Point] = ()
     """Low and high around each point."""
 
@@ -164,12 +166,16 @@ def line_chart(
     shares = up is PERCENT
     drawn = [(curve, thinned(curve.points, buckets)) for curve in curves]
     up = up or Scale.of(value for _, points in drawn for _, value in points)
-    drawing = "".join(
-        _dots(curve, points, across, up) if curve.dots else _line(curve, points, across, up, buckets)
-        for curve, points in drawn
-    )
+    drawing = "".join(_curve(curve, points, across, up, buckets) for curve, points in drawn)
     hover = [(curve.name, curve.colour, points) for curve, points in drawn]
     return _framed(drawing, across, up, hover, shares=shares, label=label)
+
+
+def stretched(curves: Sequence[Curve], across: Scale, up: Scale, place: str) -> str:
+    """Draw grid and curves only, as an SVG element with the attributes `place`, to be part of another."""
+    buckets = 150
+    drawing = "".join(_curve(curve, thinned(curve.points, buckets), across, up, buckets) for curve in curves)
+    return _square(drawing, up, place)
 
 
 def stacked_chart(
@@ -214,7 +220,6 @@ def _framed(
 ) -> str:
     """Put grid, ticks and what is shown under the pointer around a drawing."""
     written = [percent(tick) for tick in up.ticks] if shares else labels(up.ticks)
-    grid = "".join(f"M0 {_y(up, tick)}H{_SIDE}" for tick in up.ticks)
     left = "".join(
         f'<span style="top:{100 - 100 * up(tick):.2f}%">{text}</span>'
         for tick, text in zip(up.ticks, written, strict=True)
@@ -230,12 +235,25 @@ def _framed(
     facts = escape(
         json.dumps({"from": across.low, "to": across.high, "percent": shares, "curves": told}, separators=(",", ":"))
     )
+    square = _square(drawing, up, 'aria-hidden="true"')
     return (
         f'<div class="chart" role="img" aria-label="{escape(label)}"><div class="ys" aria-hidden="true">{left}</div>'
-        f'<div class="plot" data-facts="{facts}"><svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" '
-        f'aria-hidden="true"><path class="rules" d="{grid}"/>{drawing}</svg></div>'
+        f'<div class="plot" data-facts="{facts}">{square}</div>'
         f'<div class="xs" aria-hidden="true">{below}</div></div>'
     )
+
+
+def _square(drawing: str, up: Scale, attributes: str) -> str:
+    """Put the grid behind a drawing."""
+    grid = "".join(f"M0 {_y(up, tick)}H{_SIDE}" for tick in up.ticks)
+    return (
+        f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" {attributes}>'
+        f'<path class="rules" d="{grid}"/>{drawing}</svg>'
+    )
+
+
+def _curve(curve: Curve, points: Sequence[Point], across: Scale, up: Scale, buckets: int) -> str:
+    return _dots(curve, points, across, up) if curve.dots else _line(curve, points, across, up, buckets)
 
 
 def _line(curve: Curve, points: Sequence[Point], across: Scale, up: Scale, buckets: int) -> str:
@@ -256,7 +274,7 @@ def _dots(curve: Curve, points: Sequence[Point], across: Scale, up: Scale) -> st
     many = " many" if len(points) >= NOISY else ""
     return (
         _drawn("whisker", curve, whiskers)
-        + _drawn("join", curve, _path(points, across, up))
+        + (_drawn("join", curve, _path(points, across, up)) if curve.joined else "")
         + _drawn(f"dot{many}", curve, _marks(points, across, up))
     )
 

@@ -1,4 +1,4 @@
-"""Tables and progress: drawn in a terminal, plain lines anywhere else."""
+"""Tables and progress: drawn in a terminal or a notebook, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from manyarms.reporting.notebook import Cell, progress_bar
+
 #: Without a terminal, how often a line of progress is worth printing.
 _SECONDS_BETWEEN_LINES = 10.0
 
 
 def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
-    """Print rows under a title."""
+    """Print rows, under a title if there is one."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     if not console.is_terminal:
-        print(title)
-        lines = [list(header), *rows] if header else [*rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        for line in lines:
-            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        for line in [title] * bool(title) + lined_up(rows, header):
+            print(line)
         return
-    drawn = Table(title=title, title_justify="left", title_style="bold", show_header=bool(header))
+    drawn = Table(title=title or None, title_justify="left", title_style="bold", show_header=bool(header))
     for column in header or [""] * len(rows[0]):
         drawn.add_column(column)
     for row in rows:
@@ -33,8 +32,15 @@ def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ())
     console.print(drawn)
 
 
+def lined_up(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> list[str]:
+    """Return rows as lines, each column as wide as its widest word."""
+    lines = [list(header), *rows] if header else [*rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
+    return ["  " + "  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
 class Scoreboard:
-    """Successes by task while they come in: a live table in a terminal, a line now and then elsewhere."""
+    """Successes by task while they come in: a live table in a terminal, a bar in a notebook, else a line at times."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -43,10 +49,13 @@ class Scoreboard:
         self._scores: dict[str, list[int]] = {}
         self._console = Console(stderr=True)
         self._live: Any = None
+        self._cell: Cell | None = None
         self._printed = time.monotonic()
 
     def __enter__(self) -> Scoreboard:
-        if self._console.is_terminal:
+        if self._console.is_jupyter:
+            self._cell = Cell()
+        elif self._console.is_terminal:
             from rich.live import Live
 
             self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._draw)
@@ -58,9 +67,12 @@ class Scoreboard:
         score = self._scores.setdefault(task, [0, 0])
         score[0] += success
         score[1] += 1
-        if self._live is None and time.monotonic() - self._printed > _SECONDS_BETWEEN_LINES:
+        won, played = (sum(score[i] for score in self._scores.values()) for i in (0, 1))
+        if self._cell is not None:
+            if self._cell.due:
+                self._cell.draw(progress_bar("episodes", played, self._total, f"{100 * won / played:.0f} % solved"))
+        elif self._live is None and time.monotonic() - self._printed > _SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
-            won, played = (sum(score[i] for score in self._scores.values()) for i in (0, 1))
             print(f"{played} of {self._total} episodes, {100 * won / played:.0f} % solved", flush=True)
 
     def _draw(self) -> Any:
@@ -78,6 +90,8 @@ class Scoreboard:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._cell is not None:
+            self._cell.clear()
 
 
 @contextmanager
@@ -86,7 +100,9 @@ def progress(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    if console.is_terminal:
+    if console.is_jupyter:
+        yield from _written_over(label, total)
+    elif console.is_terminal:
         yield from _bar(console, label, total)
     else:
         yield _lines(label, total)
@@ -110,6 +126,21 @@ def _bar(console: object, label: str, total: int) -> Iterator[Callable[[int, str
                 bar.update(task, completed=done, note=note)
 
         yield advance
+
+
+def _written_over(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    cell, done = Cell(), 0
+
+    def advance(count: int, note: str) -> None:
+        nonlocal done
+        done += count
+        if cell.due:
+            cell.draw(progress_bar(label, done, total, note))
+
+    try:
+        yield advance
+    finally:
+        cell.clear()
 
 
 def _lines(label: str, total: int) -> Callable[[int, str], None]:

@@ -19,7 +19,10 @@ import numpy as np
 import manyarms
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
+from manyarms.reporting.charts import Curve
+from manyarms.reporting.plots import Lines, Plot
 from manyarms.reporting.results import not_written, write_atomically
+from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Spec
 from manyarms.vector import EpisodeId
@@ -44,6 +47,17 @@ class RecordedEpisode:
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a recorded episode."""
+
+    position: int
+    id: EpisodeId
+    success: bool
+    length: int
+    total_reward: float
 
 
 class Recorder:
@@ -111,7 +125,7 @@ class _Gathered:
     rewards: list[float]
 
 
-class Recording:
+class Recording(Shown):
     """A folder of recorded episodes."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -131,15 +145,43 @@ class Recording:
     def __iter__(self) -> Iterator[RecordedEpisode]:
         return (self.load(position) for position in self.positions)
 
+    def outcomes(self) -> list[Outcome]:
+        """Return what came of every episode; images stay on disk."""
+        return [self._outcome(position) for position in self.positions]
+
+    def _outcome(self, position: int) -> Outcome:
+        (identity, _, success, _, _), arrays = self._read(position, ("rewards",))
+        rewards = arrays["rewards"]
+        return Outcome(position, EpisodeId(**identity), bool(success), len(rewards), float(rewards.sum()))
+
+    def told(self) -> Telling:
+        outcomes = self.outcomes()
+        groups: dict[str, list[Outcome]] = {}
+        for outcome in outcomes:
+            groups.setdefault(outcome.id.task or str(self.head["simulator"]), []).append(outcome)
+        rows = [(task, *_means(group)) for task, group in groups.items()]
+        solved, steps = sum(outcome.success for outcome in outcomes), sum(outcome.length for outcome in outcomes)
+        return Telling(
+            f"{len(outcomes)} episodes ({solved} solved), {steps} steps: {self.folder}",
+            [Table(rows, ("task", "solved", "mean steps", "mean return"))] if rows else [],
+        )
+
+    def plot(self) -> Plot:
+        """Draw how long episodes are and what they earn."""
+        outcomes = self.outcomes()
+        panels = [
+            Lines(
+                title,
+                [Curve(title, [(o.position, value(o)) for o in outcomes], dots=True, joined=False)],
+                below="episode",
+            )
+            for title, value in (("steps", lambda o: o.length), ("return", lambda o: o.total_reward))
+        ]
+        return Plot(f"{len(outcomes)} recorded episodes", panels)
+
     def load(self, position: int) -> RecordedEpisode:
         """Read one episode."""
-        path = _path(self.folder, position)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            identity, text, success, terminated, truncated = decode(arrays["identity"].tobytes())
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(f"episode {position} cannot be read", why=f"{path}: {error}") from error
+        (identity, text, success, terminated, truncated), arrays = self._read(position)
         return RecordedEpisode(
             position=position,
             id=EpisodeId(**identity),
@@ -151,6 +193,22 @@ class Recording:
             terminated=terminated,
             truncated=truncated,
         )
+
+    def _read(self, position: int, names: Sequence[str] = ()) -> tuple[list[Any], dict[str, np.ndarray]]:
+        """Return who and how an episode is, and its arrays: those named, or all."""
+        path = _path(self.folder, position)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in names or file.files}
+                return decode(file["identity"].tobytes()), arrays
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"episode {position} cannot be read", why=f"{path}: {error}") from error
+
+
+def _means(outcomes: Sequence[Outcome]) -> tuple[str, str, str]:
+    count = len(outcomes)
+    steps, earned = sum(o.length for o in outcomes) / count, sum(o.total_reward for o in outcomes) / count
+    return f"{sum(o.success for o in outcomes)} / {count}", f"{steps:.1f}", f"{earned:.2f}"
 
 
 def replay_policy(spec: Spec, recording: str, *, chunk: int = 1) -> ReplayPolicy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from manyarms.reporting.charts import (
     stacked_chart,
 )
 from manyarms.reporting.page import breakable, page
+from manyarms.reporting.plots import Lines, Plot
 from manyarms.reporting.results import wilson, write_atomically
 from manyarms.reporting.runs import Run, Score, newest_videos, seconds_by_stage
 
@@ -63,6 +65,18 @@ def write_report(folder: Path) -> Path:
     path = folder / "report.html"
     write_atomically(path, page(f"{run.name}: training report", "\n".join(part for part in parts if part)))
     return path
+
+
+def training_plot(folder: Path, label: str) -> Plot:
+    """Return the success and the return of a run, finished or not, update by update."""
+    run = Run.of(folder)
+    success = [replace(curve, name=curve.name.partition(",")[0]) for curve in success_curves(run)]
+    earned = [
+        Curve(name, run.series[metric], colour=_GREY * (metric == "env/return"), dots=metric == "eval/return")
+        for metric, name in (("env/return", "training"), ("eval/return", "evaluation"))
+        if metric in run.series
+    ]
+    return Plot(label, [Lines("success", success, up=PERCENT), Lines("return", earned)])
 
 
 # -- the headline -----------------------------------------------------------------------------------------------------
@@ -151,7 +165,8 @@ def _duration(seconds: float) -> str:
 # -- success ----------------------------------------------------------------------------------------------------------
 
 
-def _success(run: Run) -> str:
+def success_curves(run: Run) -> list[Curve]:
+    """Return success in training and in evaluation, as far as there was any."""
     scores = {step: Score.sum(list(tasks.values())) for step, tasks in run.evaluations.items()}
     points = [(float(step), score.rate) for step, score in scores.items()]
     if not points:
@@ -164,10 +179,15 @@ def _success(run: Run) -> str:
         whiskers = [score.interval for score in scores.values()]
         name = "evaluation, with 95\u202f% interval" if whiskers else "evaluation"
         curves.append(Curve(name, points, colour=0, dots=True, whiskers=whiskers))
+    return curves
+
+
+def _success(run: Run) -> str:
+    curves = success_curves(run)
     if not curves:
         return ""
     note = "Share of episodes solved, by update."
-    if len(training) >= NOISY:
+    if len(run.series.get("env/success_once", ())) >= NOISY:
         note += " Pale lines are single updates, strong ones their mean."
     chart = line_chart(curves, _across(run), up=PERCENT, buckets=400, label="success over updates")
     named = legend([(curve.name, curve.colour) for curve in curves])

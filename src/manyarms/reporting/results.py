@@ -65,6 +65,12 @@ class TaskSummary:
     mean_length: float
     mean_reward: float
 
+    @property
+    def between(self) -> str:
+        """The interval in words."""
+        low, high = self.interval
+        return f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+
 
 def summarise(results: Sequence[EpisodeResult]) -> TaskSummary:
     """Count successes; for none at all, the interval says that nothing is known."""

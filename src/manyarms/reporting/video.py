@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +21,9 @@ from manyarms.errors import ConfigError
 
 #: Frames that may wait for the encoder. When it cannot keep up, frames are left out: simulation never waits for it.
 _WAITING_BYTES = 256 << 20
+
+#: Longer videos are not put into a notebook, where they would stay.
+_SHOWN_BYTES = 8 << 20
 
 _CAPTION_HEIGHT = 14
 _INK = (235, 238, 242)
@@ -156,6 +162,25 @@ class RowVideos:
         """Finish all files."""
         for writer in self._writers:
             writer.close()
+
+
+@dataclass(frozen=True)
+class Video:
+    """A video that a notebook shows."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        name = escape(str(self.path))
+        if self.path.stat().st_size > _SHOWN_BYTES:
+            return f"<div>{name} is too long to be shown here</div>"
+        # The fragment makes browsers show a frame instead of nothing before it is played.
+        data = base64.b64encode(self.path.read_bytes()).decode() + "#t=0.05"
+        return (
+            '<figure style="margin:0"><video controls muted loop playsinline width="320" preload="metadata" '
+            f'src="data:video/mp4;base64,{data}"></video>'
+            f'<figcaption style="opacity:.65">{escape(self.path.stem)}</figcaption></figure>'
+        )
 
 
 def tiled(frames: Sequence[np.ndarray], columns: int | None = None, gap: int = 2) -> np.ndarray:

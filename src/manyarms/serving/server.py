@@ -12,9 +12,10 @@ import ipaddress
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from http import HTTPStatus
+from threading import Thread
 from types import TracebackType
 from typing import Any
 
@@ -155,13 +156,22 @@ class PolicyServer:
     # -- in a thread --------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> PolicyServer:
-        self._thread = ThreadPoolExecutor(1, "manyarms-server")
-        running = self._running = self._thread.submit(asyncio.run, self._serve_in_thread())
-        wait((self._ready, running), return_when=FIRST_COMPLETED)
-        if running.done():
-            self._thread.shutdown()
-            running.result()
+        self._running: Future[None] = Future()
+        # Where nobody closes it, as in a notebook that is shut down, the process must end all the same.
+        Thread(target=self._run_in_thread, name="manyarms-server", daemon=True).start()
+        wait((self._ready, self._running), return_when=FIRST_COMPLETED)
+        if self._running.done():
+            self._running.result()
         return self
+
+    def _run_in_thread(self) -> None:
+        try:
+            asyncio.run(self._serve_in_thread())
+        except Exception as error:  # noqa: BLE001 (raised where the server is entered or left)
+            self._running.set_exception(error)
+        finally:
+            if not self._running.done():
+                self._running.set_result(None)
 
     async def _serve_in_thread(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -172,7 +182,6 @@ class PolicyServer:
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._running.result()
-        self._thread.shutdown()
 
 
 def _understood(message: str | bytes) -> Any:

@@ -1,0 +1,233 @@
+"""Every command as a function, for programs and notebooks: ``manyarms.bench("gym/CartPole-v1").plot()``.
+
+A function takes what the command's flags are called, in Python's own types: a path may be a string, options a mapping.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
+
+from manyarms.cli import bench as benching
+from manyarms.cli import check as checking
+from manyarms.cli import demo as showing_off
+from manyarms.cli import doctor as examining
+from manyarms.cli import eval as evaluating
+from manyarms.cli import policy as inspecting
+from manyarms.cli import record as recording
+from manyarms.cli import replay as replaying
+from manyarms.cli import serve as serving
+from manyarms.cli import train as training
+from manyarms.errors import ConfigError, UnknownName, did_you_mean
+from manyarms.reporting.console import progress
+
+if TYPE_CHECKING:
+    from manyarms.learning.loop import TrainResult
+    from manyarms.reporting.recording import Recording
+
+P = ParamSpec("P")
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+
+
+def _takes(config: Callable[P, Config]) -> Callable[[Callable[[Config], Result]], Callable[P, Result]]:
+    """Give a function of a config the config's own arguments."""
+
+    def taking(function: Callable[[Config], Result]) -> Callable[P, Result]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> Result:
+            return function(_made(function.__name__, config, args, kwargs))
+
+        signature, hints = inspect.signature(config), get_type_hints(config)
+        known = [entry.replace(annotation=hints[name]) for name, entry in signature.parameters.items()]
+        called.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=known, return_annotation=inspect.signature(function).return_annotation
+        )
+        return called
+
+    return taking
+
+
+def _made(name: str, config: Callable[..., Config], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Config:
+    """Make a config of what a caller gave; what it does not know is refused with what is near."""
+    known = inspect.signature(config).parameters
+    for key in kwargs:
+        if key not in known:
+            raise UnknownName(f"{name} takes no argument {key!r}", do=did_you_mean(key, known))
+    if len(args) > len(known):
+        raise ConfigError(f"{name} takes {len(known)} arguments, got {len(args)}")
+    given = dict(zip(known, args, strict=False))
+    twice = [key for key in given if key in kwargs]
+    missing = [key for key, p in known.items() if p.default is p.empty and key not in given and key not in kwargs]
+    if twice or missing:
+        why = f"{name} got {twice[0]} twice" if twice else f"{name} needs {' and '.join(missing)}"
+        raise ConfigError(why, do=f"help(manyarms.{name}) tells what it takes")
+    hints = get_type_hints(config)
+    return config(**{key: _fitting(key, value, hints[key]) for key, value in {**given, **kwargs}.items()})
+
+
+def _fitting(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as configs hold it."""
+    if isinstance(value, Mapping):
+        return tuple(_words(value))
+    if isinstance(value, str) and hint in (Path, Path | None):
+        return Path(value)
+    if isinstance(value, list | tuple):
+        return ",".join(value) if hint is str and name == "tasks" else tuple(value)
+    return str(value) if isinstance(value, Path) and hint in (str, str | None) else value
+
+
+def _words(settings: Mapping[str, Any]) -> Iterable[str]:
+    """Yield ``key=value`` words; JSON is YAML, so that they are read back as they were."""
+    for key, value in settings.items():
+        try:
+            yield f"{key}={json.dumps(value, default=_written)}"
+        except TypeError as error:
+            raise ConfigError(f"{key} cannot be {value!r}", why=str(error)) from None
+
+
+def _written(value: Any) -> Any:
+    """Return what JSON has no word for: paths, and numbers of numpy's."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+@_takes(benching.BenchConfig)
+def bench(config: benching.BenchConfig) -> benching.BenchResult:
+    """Measure how fast a simulator steps in many processes, and where the time goes.
+
+    >>> manyarms.bench("gym/CartPole-v1", num_envs=4, steps=200, profile=True).plot()
+    """
+    return benching.run(config)
+
+
+@_takes(checking.CheckConfig)
+def check(config: checking.CheckConfig) -> checking.CheckResult:
+    """Run the conformance suite against a simulator.
+
+    >>> manyarms.check("my_package:MySimulator", steps=6).failures
+    """
+    with progress(config.simulator, len(checking.CHECKS)) as advance:
+        return checking.run(config, hear=lambda name, _: advance(1, name))
+
+
+@_takes(showing_off.DemoConfig)
+def demo(config: showing_off.DemoConfig) -> showing_off.DemoResult:
+    """See what manyarms does, in a minute.
+
+    >>> manyarms.demo(train_seconds=0).plot()
+    """
+    return showing_off.run(config)
+
+
+@_takes(evaluating.EvalConfig)
+def evaluate(config: evaluating.EvalConfig) -> evaluating.EvalResult:
+    """Play tasks with a policy and count successes.
+
+    >>> manyarms.evaluate("tabletop/open_drawer", policy="expert", episodes=4, videos=1).video()
+    """
+    return evaluating.run(config)
+
+
+@_takes(examining.DoctorConfig)
+def examine(config: examining.DoctorConfig) -> examining.DoctorResult:
+    """Check this machine and its simulators, and say how to mend them.
+
+    >>> manyarms.examine(("gym", "tabletop")).healthy
+    """
+    with progress("checking", len(examining.checks(config))) as advance:
+        return examining.run(config, hear=lambda rows: advance(1, rows[-1].name if rows else ""))
+
+
+@_takes(inspecting.InspectConfig)
+def inspect_policy(config: inspecting.InspectConfig) -> inspecting.InspectResult:
+    """Tell what a folder with weights is, whether it would load, and what it needs.
+
+    >>> manyarms.inspect_policy("checkpoints/pi0_libero").problems
+    """
+    return inspecting.run(config)
+
+
+@_takes(recording.RecordConfig)
+def record(config: recording.RecordConfig) -> Recording:
+    """Write episodes to disk, as demonstrations or to play back.
+
+    >>> manyarms.record("tabletop/push_button", policy="expert", episodes=4, out="tape").plot()
+    """
+    return recording.run(config)
+
+
+@_takes(replaying.ReplayConfig)
+def replay(config: replaying.ReplayConfig) -> replaying.ReplayResult:
+    """Play recorded episodes back and compare bit for bit.
+
+    >>> manyarms.replay("tape").same
+    """
+    return replaying.run(config)
+
+
+@_takes(serving.ServeConfig)
+def serve(config: serving.ServeConfig) -> serving.Serving:
+    """Serve a policy to many clients from a thread of this process, until it is closed.
+
+    >>> with manyarms.serve("tabletop/reach_target", policy="expert", port=0) as server:
+    ...     print(server.url)
+    """
+    return serving.Serving(config.policy, serving.server_for(config))
+
+
+@overload
+def train(
+    config: str | Path, *, dry_run: Literal[True], overrides: Sequence[str] = (), resume: bool = False, **settings: Any
+) -> training.TrainPlan: ...
+
+
+@overload
+def train(
+    config: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    dry_run: Literal[False] = False,
+    resume: bool = False,
+    **settings: Any,
+) -> TrainResult: ...
+
+
+def train(
+    config: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    dry_run: bool = False,
+    resume: bool = False,
+    **settings: Any,
+) -> TrainResult | training.TrainPlan:
+    """Post-train a policy with PPO, GRPO or RLOO, as a YAML file or a recipe says.
+
+    Settings replace the config's; those with a dot in their name come in a mapping, or as words in `overrides`.
+
+    >>> manyarms.train("reach_target_ppo", runner={"max_steps": 5}).plot()
+    >>> manyarms.train("reach_target_ppo", **{"runner.max_steps": 5, "algorithm.gamma": 0.95})
+    """
+    words = (*overrides, *_words(settings))
+    return training.run(training.TrainCommand(str(config), words, dry_run=dry_run, resume=resume))
+
+
+__all__ = [
+    "bench",
+    "check",
+    "demo",
+    "evaluate",
+    "examine",
+    "inspect_policy",
+    "record",
+    "replay",
+    "serve",
+    "train",
+]
