@@ -42,13 +42,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 # The reference is written from the code, then the site is built strictly: what leads nowhere is an error.
+# Not with --quiet: MkDocs counts only the warnings that it prints.
 docs: $(READY)
 	$(BIN)/python scripts/reference.py
-	$(MKDOCS) build --strict --quiet
+	$(MKDOCS) build --strict
 
 docs-check: $(READY)
 	$(BIN)/python scripts/reference.py --check
-	$(MKDOCS) build --strict --quiet
+	$(MKDOCS) build --strict
 
 docs-serve: $(READY)
 	$(BIN)/python scripts/reference.py

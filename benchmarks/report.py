@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-MARKERS = ("<!-- benchmarks/vector.py: begin -->", "<!-- benchmarks/vector.py: end -->")
-
 #: Steps one environment after the other in the caller's process: fast where a step is free, and no peer of ours.
 IN_PROCESS = "SyncVectorEnv"
 
@@ -60,6 +58,14 @@ def markdown(found: dict[str, Any]) -> str:
         f"    {command_line(config)}",
         "",
         "![Throughput by workload](vector.png)",
+        "",
+        "## In short",
+        "",
+        *summary(found),
+        "",
+        "*As is* runs the same Gymnasium environment as the others, one a worker. Several rows a worker pay where a step "
+        "costs next to nothing. *A simulator* is the workload written as a `Simulator`, which writes into the shared "
+        "memory itself and renders once a chunk: that is where real simulators gain.",
     ]
     for case, chunks in found["results"].items():
         for chunk, peers in chunks.items():
@@ -106,8 +112,8 @@ def label(name: str) -> str:
     return f"**{name}**" if is_ours(name) else name
 
 
-def readme_table(found: dict[str, Any]) -> str:
-    """Return the few lines of the README: ours as ratios to the best of all others."""
+def summary(found: dict[str, Any]) -> list[str]:
+    """Return ours as ratios to the best of all others."""
     lines = ["| | best of the others | ours, as is | ours, at its best |", "|---|---|---:|---:|"]
     for case, chunks in found["results"].items():
         rows = [(title(case, chunk), peers, peers) for chunk, peers in chunks.items() if chunk == "1"]
@@ -121,18 +127,10 @@ def readme_table(found: dict[str, Any]) -> str:
             plain = ours["manyarms"]["env_steps_per_second"]
             how = name.partition(", ")[2] or "as is"
             lines.append(f"| {text} | {rival} | {plain / rate:.1f} × | {top / rate:.1f} × ({how}) |")
-    return "\n".join(lines) + "\n"
-
-
-def update_readme(path: Path, found: dict[str, Any]) -> None:
-    """Put the table between the README's markers."""
-    before, _, rest = path.read_text().partition(MARKERS[0])
-    after = rest.partition(MARKERS[1])[2]
-    path.write_text(f"{before}{MARKERS[0]}\n{readme_table(found)}{MARKERS[1]}{after}")
+    return lines
 
 
 if __name__ == "__main__":
     source = Path(sys.argv[1])
     measured = json.loads(source.read_text())
     source.with_suffix(".md").write_text(markdown(measured))
-    update_readme(Path(__file__).resolve().parent.parent / "README.md", measured)

@@ -60,7 +60,7 @@ class VectorBenchmark:
     plot: bool = True
     """Draw the figure, with a matplotlib that is installed for it."""
     out: Path = DOCS
-    """Where vector.json, vector.md and vector.png go; the default also renews the README's table."""
+    """Where vector.json, vector.md and vector.png go; the default also renews the READMEs' table."""
 
 
 class Broken(Exception):
@@ -241,7 +241,7 @@ def main() -> None:
         command = [interpreter(_PLOTTING), str(HERE / "plot.py"), str(source), str(config.out / "vector.png")]
         subprocess.run(command, check=True)
     if config.out == DOCS:
-        report.update_readme(HERE.parent / "README.md", found)
+        subprocess.run([sys.executable, str(HERE / "readme.py")], check=True)
     print(report.markdown(found))
 
 

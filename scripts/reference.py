@@ -152,7 +152,12 @@ def prose(text: str) -> str:
 
 def cell(text: str) -> str:
     """Turn a docstring into one cell of a table."""
-    return " ".join(prose(text).split()).replace("|", "\\|")
+    return " ".join(prose(text).split()).replace("|", "&#124;")
+
+
+def _code(text: str) -> str:
+    """Write code for a cell: a bar would end the cell, escaped or not, for one reader of Markdown or another."""
+    return f"`{text}`" if "|" not in text else f"<code>{text.replace('|', '&#124;')}</code>"
 
 
 def shown(value: Any) -> str:
@@ -212,7 +217,7 @@ def _command(config: type, command: str) -> Iterator[str]:
     tables = {"argument": words, **grouped, "more": rest} if grouped else {"argument": flags}
     for title, group in tables.items():
         if group:
-            yield table((title, "meaning"), [(f"`{flag.head}`", cell(flag.text)) for flag in group])
+            yield table((title, "meaning"), [(_code(flag.head), cell(flag.text)) for flag in group])
 
 
 def _help(config: type, field: dataclasses.Field[Any]) -> str:
@@ -294,7 +299,7 @@ def _fields_table(value: Any) -> str:
     else:
         defaults = value._field_defaults
         known = [(n, str(t), defaults.get(n, dataclasses.MISSING)) for n, t in value.__annotations__.items()]
-    rows = [(f"`{n}`", f"`{_plain(t)}`".replace("|", "\\|"), shown(d), cell(texts.get(n, ""))) for n, t, d in known]
+    rows = [(f"`{n}`", _code(_plain(t)), shown(d), cell(texts.get(n, ""))) for n, t, d in known]
     return table(("field", "type", "default", ""), rows)
 
 

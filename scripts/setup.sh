@@ -48,7 +48,7 @@ python=$(find_python)
 echo "installing Python packages into $venv"
 pip() { "$venv/bin/python" -m pip "$1" --quiet --disable-pip-version-check "${@:2}"; }
 if [ "$purpose" = demo ]; then
-  pip install --constraint requirements/dev.txt -e '.[torch,video]'
+  pip install --constraint requirements/dev.txt -e '.[torch,video,gym,tensorboard]'
 else
   pip install -r requirements/dev.txt
   pip install --no-deps -r requirements/bare.txt
