@@ -16,6 +16,8 @@ from manyarms import EpisodeId
 COLUMNS, ROWS = 8, 4
 WIDTH, HEIGHT = 120, 96
 STEPS, STRIDE, FPS = 176, 2, 12
+#: Where the picture stands still, its first frame is all there is: it should show arms at work.
+FIRST = 22
 TASKS = (
     *("stack_blocks", "open_drawer", "pick_up_cup", "sweep_to_dustpan", "put_item_in_drawer", "slide_block_to_target"),
     *("turn_tap", "push_button", "close_drawer"),
@@ -39,7 +41,9 @@ def pictures() -> list[np.ndarray]:
         turns = [0] * count
 
         def start(rows: list[int]) -> None:
-            episodes = [EpisodeId(TASKS[(5 * row + turns[row]) % len(TASKS)], seed=row + 100 * turns[row]) for row in rows]
+            episodes = [
+                EpisodeId(TASKS[(5 * row + turns[row]) % len(TASKS)], seed=row + 100 * turns[row]) for row in rows
+            ]
             for row in rows:
                 turns[row] += 1
             envs.begin(rows, episodes)
@@ -68,7 +72,8 @@ def grid(frames: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    first, *others = [Image.fromarray(picture) for picture in pictures()]
+    seen = pictures()
+    first, *others = [Image.fromarray(picture) for picture in (*seen[FIRST:], *seen[:FIRST])]
     first.save(OUT, save_all=True, append_images=others, duration=1000 // FPS, loop=0, quality=45, method=6)
     print(f"{OUT.name}: {1 + len(others)} pictures, {OUT.stat().st_size / 1e6:.1f} MB")
 

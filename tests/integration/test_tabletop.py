@@ -69,6 +69,17 @@ def test_names_work_in_both_spellings() -> None:
         manyarms.make_vec("tabletop/open_draw", 1)
 
 
+def test_a_task_from_elsewhere_plays_beside_ours_and_what_is_no_task_is_refused() -> None:
+    elsewhere = "manyarms.simulators.tabletop.tasks.push_button:PushButton"
+    simulator = TabletopSimulator(tasks=[elsewhere, "reach_target"], cameras=())
+    assert [task.name for task in simulator.spec.tasks] == ["push_button", "reach_target"]
+    for name in ("push_button", elsewhere):
+        simulator.reset(name, 0, None)
+        assert any("button" in text for text in simulator.info()["descriptions"])
+    with pytest.raises(SpecError, match="base:Spec is not a TabletopTask"):
+        TabletopSimulator("manyarms.simulators.base:Spec", cameras=())
+
+
 def test_observations_are_named_and_shaped_as_in_rlbench() -> None:
     options: dict[str, Any] = {"cameras": ["front", "overhead"], "image_size": (40, 30), "depth": True, "mask": True}
     with manyarms.make_vec("tabletop/stack_blocks", 1, **options) as envs:

@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"manyarms"}
-    beside_the_code = {"manyarms/recipes/reach_target_ppo.yaml", "manyarms/watching/page.html"}
+    beside_the_code = {"manyarms/recipes/reach_target_ppo.yaml", "manyarms/watching/page/run.html"}
     assert beside_the_code <= set(names)
     assert not [name for name in names if "__pycache__" in name]
 
@@ -43,5 +43,5 @@ def test_the_wheel_alone_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     assert "manyarms step_chunk, 16 actions" in done.stdout
     assert next((away / "demo").glob("many-arms*.mp4")).stat().st_size > 1000
     assert "training is left out: it needs torch" in done.stderr
-    where = subprocess.run([python, "-c", "import manyarms; print(manyarms.__file__)"], cwd=away, capture_output=True)
-    assert str(tmp_path) in where.stdout.decode()
+    where = [python, "-c", "import manyarms; print(manyarms.__file__)"]
+    assert str(tmp_path) in subprocess.run(where, cwd=away, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,1 @@
+"""A page on a run, while it goes on and afterwards."""

@@ -1,0 +1,251 @@
+"""All that the page of a run shows, as one document."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from manyarms.reporting.results import wilson
+from manyarms.reporting.runs import Score, newest_videos
+from manyarms.reporting.trackers import read_lines
+from manyarms.watching.folders import EVALUATION, kind_of, last_change
+from manyarms.watching.live import LiveFiles
+from manyarms.watching.metrics import Metrics
+from manyarms.watching.tail import Pulse, Tail
+
+#: Seconds of silence after which a run that keeps no live files is probably dead.
+_PATIENCE = 120.0
+
+#: What a list of runs shows of each.
+_SUMMARY = ("name", "kind", "simulator", "policy", "tasks", "phase", "because", "silent", "done", "total", "success")
+
+#: Videos that a page offers.
+_VIDEOS = 24
+
+
+class WatchedRun:
+    """A run's folder, read again and again; what has not changed is not read twice."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kind = kind_of(folder)
+        self._lock = threading.Lock()
+        self._metrics, self._live, self._pulse = Metrics(folder), LiveFiles(folder), Pulse()
+        self._tails: dict[Path, Tail] = {}
+        self._episodes: dict[int, dict[str, Any]] = {}
+        self._evaluations: tuple[object, dict[int, dict[str, Score]]] = (None, {})
+        self._runner: tuple[object, dict[str, Any]] = (None, {})
+        self._first: tuple[float, int] | None = None
+        """When episodes were first counted, and how many there were."""
+        self._summary: tuple[float, dict[str, Any]] | None = None
+
+    def state(self, since: str = "", looking: bool = True) -> dict[str, Any]:
+        """Return the run as it is now; of its metrics those after `since`. `looking` asks it for frames."""
+        with self._lock:
+            self.kind = kind_of(self.folder) or self.kind
+            processes = self._live.read()
+            found = self._evaluation() if self.kind == EVALUATION else self._training()
+            phase = self._phase(found, processes)
+            if looking and phase["phase"] in ("starting", "running", "silent"):
+                self._live.touch()
+            return {
+                "name": self.folder.resolve().name,
+                "folder": str(self.folder),
+                "kind": self.kind,
+                **found,
+                **phase,
+                "metrics": self._metrics.since(since),
+                "processes": processes,
+                "failures": self._live.failures.list(),
+                "videos": self._videos(),
+                "report": (self.folder / "report.html").is_file(),
+            }
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a list of runs shows of this one."""
+        changed = last_change(self.folder)
+        if self._summary is not None and self._summary[0] == changed:
+            return self._summary[1]
+        state = self.state(looking=False)
+        rows = sum(len(process["rows"]) for process in state["processes"] if not process["closed"])
+        found = {**{name: state[name] for name in _SUMMARY}, "rows": rows, "changed": changed}
+        # What is over, or seems so, is read again when it writes again: there may be hundreds of runs.
+        settled = state["phase"] not in ("starting", "running") and not state["metrics"]["more"]
+        self._summary = (changed, found) if settled else None
+        return found
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def _training(self) -> dict[str, Any]:
+        metrics, facts = self._metrics, _document(self.folder / "run.json")
+        metrics.read()
+        runner = self._runner_settings()
+        evaluations = self._read_evaluations()
+        scores = {step: Score.sum(list(tasks.values())) for step, tasks in evaluations.items()}
+        total = runner.get("max_epochs") or runner.get("max_steps")
+        last = next(reversed(evaluations.values()), {})
+        return {
+            **{name: facts.get(name) for name in ("simulator", "policy", "started", "finished")},
+            "tasks": [str(task) for task in facts.get("tasks") or ()],
+            "because": facts.get("finished_because"),
+            "done": metrics.step,
+            "total": total if isinstance(total, int) else None,
+            "seconds": metrics.latest("seconds"),
+            "seconds_an_update": metrics.seconds_an_update(),
+            "max_seconds": runner.get("max_seconds"),
+            "success": _told(next(reversed(scores.values()))) if scores else self._training_success(),
+            "first_success": _told(next(iter(scores.values()))) if len(scores) > 1 else None,
+            "evaluations": [{"step": step, **_told(score)} for step, score in scores.items()],
+            "by_task": [{"task": task, **_told(score)} for task, score in last.items()],
+            "stages": metrics.stages(),
+        }
+
+    def _training_success(self) -> dict[str, Any] | None:
+        """Return the success of the last update's episodes, where nothing was evaluated."""
+        rate, episodes = self._metrics.latest("env/success_once"), self._metrics.latest("env/num_trajectories")
+        if rate is None:
+            return None
+        played = round(episodes or 0)
+        return {**_told(Score(won := round(rate * played), played, wilson(won, played), 0.0)), "rate": rate}
+
+    def _runner_settings(self) -> dict[str, Any]:
+        import yaml
+
+        path = self.folder / "config.yaml"
+        stamp = _stamp(path)
+        if stamp != self._runner[0]:
+            try:
+                config = yaml.safe_load(path.read_text(errors="replace"))
+            except (OSError, yaml.YAMLError):
+                return {}  # not whole yet
+            runner = config.get("runner") if isinstance(config, dict) else None
+            self._runner = stamp, runner if isinstance(runner, dict) else {}
+        return self._runner[1]
+
+    def _read_evaluations(self) -> dict[int, dict[str, Score]]:
+        path = self.folder / "evaluations.jsonl"
+        stamp = _stamp(path)
+        if stamp != self._evaluations[0]:
+            found = {}
+            for line in read_lines(path):
+                tasks = line.get("tasks")
+                scores = {task: Score.of(known) for task, known in tasks.items()} if isinstance(tasks, dict) else {}
+                found[line["step"]] = {task: score for task, score in scores.items() if score.episodes}
+            self._evaluations = stamp, {step: found[step] for step in sorted(found) if found[step]}
+        return self._evaluations[1]
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _evaluation(self) -> dict[str, Any]:
+        config = _document(self.folder / "config.json")
+        for path in sorted(self.folder.glob("episodes-*.jsonl")):
+            for line in self._tails.setdefault(path, Tail(path)).read():
+                if isinstance(line.get("position"), int):
+                    self._episodes[line["position"]] = line
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for _, line in sorted(self._episodes.items()):
+            groups.setdefault(str(line.get("task") or ""), []).append(line)
+        scores = {task: _score(group) for task, group in groups.items()}
+        tasks = [task.strip() for task in str(config.get("tasks") or "").split(",") if task.strip()]
+        whole = (self.folder / "results.json").is_file()
+        now, done = time.monotonic(), len(self._episodes)
+        began, before = self._first = self._first or (now, done)
+        return {
+            **{name: config.get(name) for name in ("simulator", "policy")},
+            "started": None,
+            "finished": None,
+            "because": "all episodes are in" if whole else None,
+            "tasks": tasks or [task for task in groups if task],
+            "done": done,
+            "total": self._planned(config, tasks, whole),
+            "seconds": None,
+            "seconds_an_update": (now - began) / (done - before) if done > before else None,
+            "max_seconds": None,
+            "success": _told(Score.sum(list(scores.values()))) if scores else None,
+            "first_success": None,
+            "evaluations": [],
+            "by_task": [{"task": task, **_told(score)} for task, score in scores.items()],
+            "stages": {},
+        }
+
+    def _planned(self, config: Mapping[str, Any], tasks: list[str], whole: bool) -> int | None:
+        """Return how many episodes there will be, where the settings alone say so."""
+        if whole:
+            return len(self._episodes)
+        count = len(tasks) or ("/" in str(config.get("simulator")))
+        episodes = config.get("episodes")
+        return episodes * count if count and isinstance(episodes, int) else None
+
+    # -- what both have -----------------------------------------------------------------------------------------------
+
+    def _phase(self, found: Mapping[str, Any], processes: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return whether it goes on, has ended, or has not been heard of."""
+        because = found["because"]
+        changed = last_change(self.folder)
+        silence = self._pulse.silence(changed, time.time() - changed)
+        silence = min([silence, *(process["silent"] for process in processes)])
+        told = {"silent": round(silence, 1), "left": None}
+        if because is not None:
+            failed = str(because).startswith("it failed")
+            return {**told, "phase": "failed" if failed else "finished"}
+        slow = _PATIENCE + 3 * (found["seconds_an_update"] or 0.0)
+        patience = max((process["patience"] for process in processes), default=slow)
+        if silence > patience:
+            return {**told, "phase": "silent"}
+        if not found["done"]:
+            return {**told, "phase": "starting"}
+        return {**told, "phase": "running", "left": _left(found)}
+
+    def _videos(self) -> list[dict[str, Any]]:
+        videos = []
+        for path in newest_videos(self.folder)[:_VIDEOS]:
+            inside = path.relative_to(self.folder)
+            stamp = _stamp(path)
+            if stamp is not None and stamp[1]:  # one of no bytes is being written
+                videos.append({"path": inside.as_posix(), "stamp": f"{stamp[0]:x}"})
+        return videos
+
+
+def _left(found: Mapping[str, Any]) -> float | None:
+    """Estimate the seconds that are left."""
+    left = []
+    if found["total"] and found["seconds_an_update"]:
+        left.append(max(0, found["total"] - found["done"]) * found["seconds_an_update"])
+    if isinstance(found["max_seconds"], int | float) and found["seconds"]:
+        left.append(max(0.0, found["max_seconds"] - found["seconds"]))
+    return min(left, default=None)
+
+
+def _score(episodes: Iterable[Mapping[str, Any]]) -> Score:
+    lengths = [episode.get("length") for episode in episodes]
+    won = sum(episode.get("success") is True for episode in episodes)
+    known = [length for length in lengths if isinstance(length, int)]
+    return Score(won, len(lengths), wilson(won, len(lengths)), sum(known) / max(1, len(known)))
+
+
+def _told(score: Score) -> dict[str, Any]:
+    low, high = score.interval
+    length = score.mean_length if math.isfinite(score.mean_length) else None  # NaN is no JSON
+    told = {"successes": score.successes, "episodes": score.episodes, "low": low, "high": high, "length": length}
+    return {**told, "rate": score.rate if score.episodes else None}
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}  # not there yet
+    return found if isinstance(found, dict) else {}
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
