@@ -152,6 +152,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_run_from_an_installed_wheel_in_any_interpreter(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     pythons = ["", *(str(interpreters.environment(version) / "bin/python") for version in ENDS)]

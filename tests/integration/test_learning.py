@@ -64,12 +64,14 @@ def test_every_algorithm_raises_the_return(adv_type: str) -> None:
     assert ("critic/explained_variance" in history[0]) == (adv_type == "gae")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights() -> None:
     first, second, other = trained("gae", 2)[1], trained("gae", 2)[1], trained("gae", 2, seed=1)[1]
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(tmp_path: Path) -> None:
     settings = {"max_episode_steps": 12, "goal": 1.5, "cameras": []}
     with manyarms.make_vec("standins:Walker", 2, **settings) as envs:
@@ -220,6 +222,7 @@ def test_dynamic_sampling_drops_uniform_groups_in_schedule_order() -> None:
     assert sampling.rejected == 2
 
 
+@pytest.mark.slow
 def test_cloning_finds_what_the_demonstrator_does() -> None:
     rng = np.random.default_rng(0)
     recorded = []

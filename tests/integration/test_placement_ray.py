@@ -19,7 +19,7 @@ from training import assert_same_run, curve, ended, in_folder, lines, started, w
 
 ray = pytest.importorskip("ray")
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 SHARED = [f"{PLACED}env,rollout,actor=0-1"]
 SEPARATE = [f"{PLACED}env=0-1", f"{PLACED}rollout=2-3", f"{PLACED}actor=4-5"]

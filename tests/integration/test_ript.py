@@ -80,6 +80,7 @@ def test_the_config_check_of_the_document() -> None:
     assert run("-c", code).stdout == "True\n"
 
 
+@pytest.mark.slow
 def test_the_integration_test_of_the_document_passes_without_libero() -> None:
     done = run("test_ript_vla_integration.py")
     assert done.returncode == 0, done.stdout + done.stderr

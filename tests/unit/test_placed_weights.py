@@ -96,6 +96,7 @@ def _receive(address: str, rank: int, world: int, answers: Any) -> None:
     answers.put((rank, held.version, float(sum(tensor.double().sum() for tensor in policy.state_dict().values()))))
 
 
+@pytest.mark.slow
 def test_a_broadcast_gives_all_of_them_the_same_weights() -> None:
     with socket.socket() as free:
         free.bind(("", 0))
