@@ -64,8 +64,8 @@ def markdown(found: dict[str, Any]) -> str:
         *summary(found),
         "",
         "*As is* runs the same Gymnasium environment as the others, one a worker. Several rows a worker pay where a "
-        "step costs next to nothing. *A simulator* is the workload written as a `Simulator`, which writes into the shared "
-        "memory itself and renders once a chunk: that is where real simulators gain.",
+        "step costs next to nothing. *A simulator* is the workload written as a `Simulator`, which writes into the "
+        "shared memory itself and renders once a chunk: that is where real simulators gain.",
     ]
     for case, chunks in found["results"].items():
         for chunk, peers in chunks.items():
