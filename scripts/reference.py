@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: the commands, the settings of a training run, and the Python API.
+"""Write docs/reference from the code: the commands, the settings of a training run, the Python API, and every file.
 
 python scripts/reference.py            # writes what has changed
 python scripts/reference.py --check    # only says what has changed, and fails then
@@ -42,6 +42,18 @@ _API = """# Python API
 Functions that are named like [commands](cli.md) take what the commands' flags are called, and return what the command
 prints: paths may be strings, options mappings.
 """
+
+_FILES = """# The code, file by file
+
+In the order of the flow: from what runs in a worker to what people type. Each line is the file's own first sentence.
+Why things are as they are is in [architecture](../architecture.md); a walk through them in [concepts](../concepts.md).
+"""
+
+#: Packages in the order in which data passes through them; import-linter keeps it.
+FLOW = (
+    *("simulators", "workers", "vector", "policies", "serving", "rollout", "reporting", "algorithms", "learning"),
+    *("placement", "watching", "testing", "doctor", "cli"),
+)
 
 #: Commands that have commands of their own.
 _CALLED = {"policy": "policy inspect"}
@@ -325,7 +337,31 @@ def _is_ours(found: Any) -> bool:
     return function.__module__.startswith("manyarms")
 
 
-PAGES = {"cli.md": cli_page, "settings.md": settings_page, "api.md": api_page}
+def files_page() -> str:
+    source = Path(importlib.import_module("manyarms").__file__ or "").parent
+    packages = [path for name in FLOW for path in (source / name, *sorted((source / name).glob("*/")))]
+    parts = [_NOTE, _FILES]
+    for package in [path for path in packages if (path / "__init__.py").exists()]:
+        level = "##" if package.parent == source else "###"
+        parts.append(f"{level} `{package.relative_to(source)}/`\n\n{first_sentences(package / '__init__.py')}\n")
+        files = [path for path in sorted(package.glob("*.py")) if path.name != "__init__.py"]
+        if files:
+            parts.append(
+                table(("file", "what it is about"), [(f"`{f.name}`", cell(first_sentences(f))) for f in files])
+            )
+    parts.append("## Beside them\n")
+    beside = [(f"`{path.name}`", cell(first_sentences(path))) for path in sorted(source.glob("*.py"))]
+    parts.append(table(("file", "what it is about"), beside))
+    return "\n".join(parts)
+
+
+def first_sentences(path: Path) -> str:
+    """Return the first paragraph of a file's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return prose(" ".join(text.partition("\n\n")[0].split()))
+
+
+PAGES = {"cli.md": cli_page, "settings.md": settings_page, "api.md": api_page, "files.md": files_page}
 
 
 def main() -> int:

@@ -90,6 +90,8 @@ class Run:
         self._interrupts, self._crew = interrupts, crew
         self._evaluations: list[tuple[int, list[EpisodeResult]]] = []
         self._metrics: dict[str, float] = {}
+        self._saving = 0.0
+        """Seconds spent on checkpoints since anything was last logged."""
 
     def run(self, start: Path | None) -> TrainResult:
         """Begin or go on, and see it through to the report."""
@@ -102,6 +104,8 @@ class Run:
                 board.say(f"going on from {start}")
             if ranks.first:
                 folder.begin(self._settings, crew.tasks, crew.iteration)
+                if config.runner.logger.live:
+                    board.say(f"look on: manyarms watch {folder.path}")
             self._evaluations = [(step, found) for step, found in self._evaluations if step <= crew.iteration]
             with self._trackers(crew.iteration) as self._logged, ExitStack() as unless_it_ends_well:
                 unless_it_ends_well.push(self._failed)
@@ -161,13 +165,13 @@ class Run:
             metrics |= self._evaluate()
         stop = self._ranks.any(self._interrupts.stop is not None)
         wanted = self._ranks.any(self._interrupts.save)
+        if self._saving:
+            metrics["time/save"], self._saving = self._saving, 0.0
         # What a checkpoint stands for is written down before it: a resume then finds both.
         self._logged.log(metrics, step)
         if self._is_due(runner.save_interval, step, last) or stop or wanted:
-            saving = time.perf_counter()
             self._save()
             self._interrupts.save = False
-            metrics["time/save"] = time.perf_counter() - saving
         self._board.updated(step, metrics)
         if stop:
             return self._asked()
@@ -206,7 +210,9 @@ class Run:
         return metrics
 
     def _save(self) -> None:
+        began = time.perf_counter()
         self._crew.save()
+        self._saving += time.perf_counter() - began
         self._saved = self._crew.iteration
         if self._ranks.first:
             self._folder.drop_old_checkpoints(self._config.runner.keep_checkpoints)
