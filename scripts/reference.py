@@ -51,7 +51,7 @@ Why things are as they are is in [architecture](../architecture.md); a walk thro
 
 #: Packages in the order in which data passes through them; import-linter keeps it.
 FLOW = (
-    *("simulators", "workers", "vector", "policies", "serving", "rollout", "reporting", "algorithms", "learning"),
+    *("simulators", "workers", "vector", "policies", "serving", "rollout", "algorithms", "reporting", "learning"),
     *("placement", "watching", "testing", "doctor", "cli"),
 )
 
