@@ -15,6 +15,7 @@ _LAZY = {
     "SimulatorConfig": "manyarms.vector",
     "VectorConfig": "manyarms.vector",
     "bench": "manyarms.api",
+    "catalogue": "manyarms.api",
     "check": "manyarms.api",
     "demo": "manyarms.api",
     "evaluate": "manyarms.api",
@@ -24,6 +25,7 @@ _LAZY = {
     "replay": "manyarms.api",
     "serve": "manyarms.api",
     "train": "manyarms.api",
+    "watch": "manyarms.api",
 }
 
 __all__ = ["__version__", *_LAZY]  # noqa: PLE0604

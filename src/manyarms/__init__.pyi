@@ -1,4 +1,17 @@
-from manyarms.api import bench, check, demo, evaluate, examine, inspect_policy, record, replay, serve, train
+from manyarms.api import (
+    bench,
+    catalogue,
+    check,
+    demo,
+    evaluate,
+    examine,
+    inspect_policy,
+    record,
+    replay,
+    serve,
+    train,
+    watch,
+)
 from manyarms.vector import Chunk, EpisodeId, SimulatorConfig, VectorConfig, VectorEnv, make_vec
 
 __version__: str
@@ -11,6 +24,7 @@ __all__ = [
     "VectorEnv",
     "__version__",
     "bench",
+    "catalogue",
     "check",
     "demo",
     "evaluate",
@@ -21,4 +35,5 @@ __all__ = [
     "replay",
     "serve",
     "train",
+    "watch",
 ]

@@ -17,11 +17,13 @@ from manyarms.cli import check as checking
 from manyarms.cli import demo as showing_off
 from manyarms.cli import doctor as examining
 from manyarms.cli import eval as evaluating
+from manyarms.cli import listing
 from manyarms.cli import policy as inspecting
 from manyarms.cli import record as recording
 from manyarms.cli import replay as replaying
 from manyarms.cli import serve as serving
 from manyarms.cli import train as training
+from manyarms.cli import watch as watching
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.console import progress
 
@@ -106,6 +108,15 @@ def bench(config: benching.BenchConfig) -> benching.BenchResult:
     >>> manyarms.bench("gym/CartPole-v1", num_envs=4, steps=200, profile=True).plot()
     """
     return benching.run(config)
+
+
+@_takes(listing.ListConfig)
+def catalogue(config: listing.ListConfig) -> listing.Listing:
+    """List simulators, tasks, policies or configs.
+
+    >>> manyarms.catalogue("tasks", "tabletop")
+    """
+    return listing.run(config)
 
 
 @_takes(checking.CheckConfig)
@@ -219,8 +230,18 @@ def train(
     return training.run(training.TrainCommand(str(config), words, dry_run=dry_run, resume=resume))
 
 
+@_takes(watching.WatchConfig)
+def watch(config: watching.WatchConfig) -> watching.Watching:
+    """Show a run in the browser, live and afterwards, from a thread of this process until it is closed.
+
+    >>> manyarms.watch("runs/reach_target_ppo", port=0)
+    """
+    return watching.Watching(config)
+
+
 __all__ = [
     "bench",
+    "catalogue",
     "check",
     "demo",
     "evaluate",
@@ -230,4 +251,5 @@ __all__ = [
     "replay",
     "serve",
     "train",
+    "watch",
 ]

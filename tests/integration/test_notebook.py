@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -249,6 +250,25 @@ def test_a_served_policy_answers_until_it_is_closed(tmp_path: Path) -> None:
         assert repr(server).startswith(f"serving random on ws://127.0.0.1:{port}")
     server.close()
     assert repr(server).startswith(f"ws://127.0.0.1:{port} is closed")
+
+
+def test_a_run_is_watched_until_that_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "env/return": 0.5}\n')
+    with manyarms.watch(str(tmp_path), port=0) as page:
+        state = json.loads(urllib.request.urlopen(f"{page.url}state", timeout=10).read())
+        assert state["metrics"]["columns"]["env/return"] == [0.5]
+        assert f'<a href="{page.url}"' in page._repr_html_()
+    assert repr(page) == f"{tmp_path} is no longer watched"
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(page.url, timeout=10)
+
+
+def test_what_there_is_can_be_listed() -> None:
+    found = manyarms.catalogue("tasks", "tabletop", match="drawer")
+    assert [row["task"] for row in found.as_dicts()] == [
+        *("tabletop/close_drawer", "tabletop/open_drawer", "tabletop/put_item_in_drawer"),
+    ]
+    assert repr(found).startswith("3 tasks")
 
 
 def test_a_program_that_forgets_to_close_its_server_ends_all_the_same() -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import tyro
 
+from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.showing import Shown, Telling
+from manyarms.reporting.showing import Telling
 from manyarms.serving.config import ServerConfig, ServerCounts
 
 if TYPE_CHECKING:
@@ -54,32 +55,18 @@ class ServeConfig:
     )
 
 
-class Serving(Shown):
+class Serving(Background["PolicyServer"]):
     """A policy that a thread of this process serves, until it is closed."""
 
     def __init__(self, policy: str, server: PolicyServer) -> None:
         """Begin at once."""
+        super().__init__(server)
         self._policy = policy
-        self._server: PolicyServer | None = server.__enter__()
-        self.url = server.url
-        """Where clients find it."""
         self.counts = server.counts
         """What was served so far."""
 
-    def close(self) -> None:
-        """Answer the requests under way, then end."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.__exit__(None, None, None)
-
-    def __enter__(self) -> Serving:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def told(self) -> Telling:
-        headline = _begun(self._policy, self.url) if self._server is not None else f"{self.url} is closed"
+        headline = f"{self.url} is closed" if self.closed else _begun(self._policy, self.url)
         return Telling(headline, notes=[_served(self.counts)])
 
 

@@ -8,14 +8,17 @@ import threading
 import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import tyro
 
+from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
+from manyarms.reporting.showing import Telling
 from manyarms.watching.server import Watcher
 
 
@@ -42,6 +45,27 @@ class WatchConfig:
     def __post_init__(self) -> None:
         if self.port is not None and not 0 <= self.port < 65536:
             raise ConfigError(f"port is {self.port}; it must be from 0 to 65535")
+
+
+class Watching(Background[Watcher]):
+    """A page that a thread of this process serves, until it is closed."""
+
+    def __init__(self, config: WatchConfig) -> None:
+        """Begin at once."""
+        super().__init__(Watcher(config.run, config.host, config.port))
+        self._folder = config.run
+        if config.open:
+            webbrowser.open(self.url)
+
+    def told(self) -> Telling:
+        if self.closed:
+            return Telling(f"{self._folder} is no longer watched")
+        return Telling(f"watching {self._folder} at {self.url}")
+
+    def _repr_html_(self) -> str:
+        """Return the telling with the address as a link."""
+        link = f'<a href="{escape(self.url)}" target="_blank">{escape(self.url)}</a>'
+        return super()._repr_html_().replace(escape(self.url), link)
 
 
 def run(config: WatchConfig, ready: Callable[[str], None] = lambda _: None) -> None:
