@@ -23,10 +23,10 @@ demo: $(RUNNABLE)
 	$(BIN)/manyarms demo
 
 test: $(READY) lint types docs-check interpreters
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 test-fast: $(READY)
-	$(BIN)/pytest -n $(JOBS) -m "not slow" -q
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow" -q
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -62,7 +62,7 @@ class Walker(Simulator):
         self.speed = 0.0
         self.clock = 0
         if init_state is not None:
-            self.load_state(init_state["state"])
+            self.load_state(init_state)
 
     def step(self, action: Any) -> StepResult:
         assert action.shape == (2,)
@@ -150,7 +150,7 @@ class Herd(LockstepSimulator):
             self.limits[row] = rng.integers(1, self.longest + 1)
             self.ages[row] = 0
             if start.init_state is not None:
-                self.load_state(row, start.init_state["state"])
+                self.load_state(row, start.init_state)
 
     def step(self, actions: Sequence[Any], live: np.ndarray) -> list[StepResult]:
         assert len(actions) == self.count
@@ -312,6 +312,12 @@ class Sleeper(Simulator):
     def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
         out[""][0] = self.clock
 
+    def save_state(self) -> Any:
+        return self.clock
+
+    def load_state(self, state: Any) -> None:
+        self.clock = state
+
 
 class Drifting(Walker):
     """Forgets its seed: the conformance suite must notice."""
@@ -340,6 +346,23 @@ class Vanishing(Sleeper):
         super().__init__()
         if os.path.exists(marker):
             raise RuntimeError("the licence server has gone")
+
+
+class Orphaning(Sleeper):
+    """Forks a child, as loaders of data do, and is killed while it starts, as often as a file says."""
+
+    def __init__(self, deaths: str, starts: str) -> None:
+        super().__init__()
+        with open(starts, "a") as file:
+            file.write("%d\n" % os.getpid())
+        with open(deaths) as file:
+            left = int(file.read())
+        if left:
+            with open(deaths, "w") as file:
+                file.write(str(left - 1))
+            if os.fork() == 0:
+                time.sleep(1000)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Burner(Sleeper):

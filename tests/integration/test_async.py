@@ -68,6 +68,38 @@ def test_a_saved_state_is_a_start() -> None:
         assert envs.recv().observations["position"][0].tolist() == position.tolist()
 
 
+def test_a_state_that_the_tabletop_saved_is_a_start() -> None:
+    with manyarms.make_vec("tabletop/push_button", 1, cameras=[]) as envs:
+        envs.reset(seed=77)
+        place = envs.observations["task_low_dim_state"][0].copy()
+        envs.begin([0], EpisodeId(seed=5, init_state=envs.save_state()[0]))
+        assert np.array_equal(envs.recv().observations["task_low_dim_state"][0], place)
+
+
+def test_what_is_refused_leaves_rows_under_way_alone() -> None:
+    with manyarms.make_vec("standins:Sleeper", 2, naps={"0": 0.2}, autoreset_mode="same_step") as envs:
+        envs.reset()
+        envs.step(np.zeros((2, 1), np.float32))
+        envs.send([0], np.zeros((1, 3, 1), np.float32))
+        with pytest.raises(RowStateError, match="not been received"):
+            envs.step(np.zeros((2, 1), np.float32))
+        chunk = envs.recv()
+        assert (chunk.num_steps.tolist(), chunk.rewards.tolist()) == ([3], [[2.0, 3.0, 4.0]])
+
+
+def test_loading_a_state_changes_nothing_for_rows_under_way() -> None:
+    settings = {"naps": {"0": 0.3}, "max_episode_steps": 2, "autoreset_mode": "same_step"}
+    with manyarms.make_vec("standins:Sleeper", 2, **settings) as envs:
+        envs.begin([0, 1], EpisodeId())
+        envs.recv(min_rows=2)
+        (state,) = envs.save_state([1])
+        envs.send([0], np.zeros((1, 2, 1), np.float32))
+        envs.load_state([state], [1])
+        chunk = envs.recv()
+        assert chunk.truncated.tolist() == [True]
+        assert chunk.observations.tolist() == [[2.0]], "the next episode has begun, though nobody asked for it"
+
+
 def test_tasks_with_states_of_different_sizes_share_rows() -> None:
     with manyarms.make_vec("standins:Walker", 2) as envs:
         envs.begin([0, 1], [EpisodeId("near", 1), EpisodeId("far", 1)])
@@ -96,11 +128,14 @@ def test_tasks_and_states_can_be_given_to_reset() -> None:
         (lambda envs: envs.step(np.zeros((2, 2), np.float32)), "no running episode"),
         (lambda envs: envs.begin([5], EpisodeId()), "no row 5"),
         (lambda envs: envs.begin([0, 0], EpisodeId()), "named twice"),
+        (lambda envs: envs.begin(np.array([True, False]), EpisodeId()), "whole numbers(.|\n)*flatnonzero"),
         (lambda envs: envs.begin([0, 1], [EpisodeId()]), "1 episodes were given for 2 rows"),
         (lambda envs: (envs.begin([0], EpisodeId()), envs.begin([0], EpisodeId())), "not been received"),
         (lambda envs: (envs.begin([0], EpisodeId()), envs.recv(), envs.send([0], actions(1), [3])), "lengths"),
         (lambda envs: (envs.begin([0], EpisodeId()), envs.recv(), envs.send([0], actions(2))), "2 rows were given"),
         (lambda envs: (envs.begin([0], EpisodeId()), envs.recv(min_rows=0)), "at least one row"),
+        (lambda envs: (envs.begin([0], EpisodeId()), envs.recv(), envs.send([0], {})), "actions for 0 rows"),
+        (lambda envs: (envs.reset(), envs.load_state(envs.save_state()[:1])), "1 states were given for 2 rows"),
         (lambda envs: envs.reset(seed=[1]), "1 seeds"),
         (lambda envs: envs.reset(options={"reset_mask": [True, False]}), "reset_mask"),
         (lambda envs: (envs.reset(seed=0), envs.step_chunk(actions(2), cameras=["back"])), "no camera 'back'"),

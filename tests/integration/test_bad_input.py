@@ -168,6 +168,8 @@ def test_a_function_that_no_other_process_can_find_is_refused() -> None:
         manyarms.make_vec(lambda: gymnasium.make("CartPole-v1"), 2)
     with pytest.raises(ConfigError, match="no simulator given"):
         manyarms.make_vec([], 2)
+    with pytest.raises(ConfigError, match="2 simulators need as many rows, got num_envs=1"):
+        manyarms.make_vec(["gym/CartPole-v1", "gym/MountainCar-v0"])
     with pytest.raises(ConfigError, match="named by a string"):
         manyarms.make_vec("", 2)
 

@@ -94,6 +94,40 @@ def test_mistakes_get_an_answer_not_a_traceback(arguments: list[str], message: s
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_closed_stream_takes_no_worker_its_memory(stream: str, tmp_path: Path) -> None:
+    command = f"{MANYARMS[0]} eval gym/CartPole-v1 --episodes 1 --num-envs 1 --out x {stream}>&-"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "x/results.json").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["eval", "--help"], ["list", "policies"]])
+def test_output_on_a_full_disk_is_told_in_words(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*MANYARMS, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("DiskError: what is printed cannot be written\n  why: No space left")
+    assert "Traceback" not in done.stderr
+
+
+def test_results_that_cannot_be_saved_are_shown_and_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    done = manyarms("bench", "gym/CartPole-v1", "--num-envs", "1", "--steps", "8", "--warmup", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "env-steps/s" in done.stdout
+    assert done.stderr.startswith("ConfigError: runs cannot be made")
+
+
+def test_letters_that_the_terminal_lacks_end_no_command() -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*MANYARMS, "eval", "--help"], capture_output=True, env=env, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"KEY=VALUE?" in done.stdout
+
+
 def test_check_names_what_does_not_hold() -> None:
     good = manyarms("check", "standins:Walker", "--steps", "4")
     assert good.returncode == 0, good.stdout + good.stderr

@@ -28,6 +28,7 @@ from manyarms.doctor import machine, rendering, simulators, strays
 from manyarms.doctor.examination import Check, Examination
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.doctor.stacks import Where, rlbench
+from manyarms.simulators import graphics
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +176,7 @@ def test_xvfb_is_optional_for_simulators_that_do_without(monkeypatch: pytest.Mon
 
 
 def test_an_egl_without_a_driver_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not rendering._is_installed("egl"):
+    if not graphics.is_installed("egl"):
         pytest.skip("there is no libEGL here: apt-get install libegl1")
     monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", "/nowhere.json")
     row = by_name(rendering.without_display(60))["EGL"]

@@ -19,9 +19,9 @@ from manyarms.cli import record, replay
 from manyarms.cli.eval import EvalConfig
 from manyarms.cli.record import RecordConfig
 from manyarms.cli.replay import ReplayConfig
-from manyarms.errors import ConfigError, DiskError
+from manyarms.errors import ConfigError, DiskError, UnknownName
 from manyarms.reporting.recording import Recording
-from manyarms.reporting.results import wilson
+from manyarms.reporting.results import EpisodeResult, ResultFolder, wilson
 
 
 def walking(tmp_path: Path, name: str, **changes: object) -> EvalConfig:
@@ -89,6 +89,37 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path: Path) -> None
     assert evaluation.run(walking(tmp_path, "a", episodes=1, num_envs=2, resume=True)).complete, "speed may differ"
 
 
+def test_a_misspelt_policy_leaves_no_folder_and_binds_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean random"):
+        evaluation.run(walking(tmp_path, "x", policy="randm"))
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ConfigError, match="needs a recording"):
+        evaluation.run(walking(tmp_path, "x", policy="replay", policy_options=()))
+    assert (tmp_path / "x").is_dir(), "it was there before"
+    assert evaluation.run(walking(tmp_path, "x")).complete
+
+
+def test_an_interrupted_evaluation_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add, came = ResultFolder.add, []
+
+    def interrupted(self: ResultFolder, result: EpisodeResult) -> None:
+        if len(came) == 2:
+            raise KeyboardInterrupt
+        came.append(result)
+        add(self, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFolder, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            evaluation.run(walking(tmp_path, "x"))
+    folder = tmp_path / "x"
+    assert f"2 of 12 episodes are in {folder}; --out {folder} --resume goes on" in capsys.readouterr().err
+    assert evaluation.run(walking(tmp_path, "x", resume=True)).complete
+
+
 def test_the_headline_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", "tabletop/reach_target", "--policy", "expert", "--episodes", "3", "--out", str(tmp_path / "x")]
     assert cli.run(arguments) == 0
@@ -106,7 +137,7 @@ def test_the_headline_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["eval", "tabletop", "--tasks", "open_drawr"], "open_drawer"),
         (["eval", "tabletop/open_drawer", "--tasks", "open_drawer"], "both"),
         (["eval", "tabletop", "--policy", "exprt"], "expert"),
-        (["eval", "gym/CartPole-v1", "--policy", "expert"], "expert"),
+        (["eval", "gym/CartPole-v1", "--policy", "expert"], "policy 'expert' cannot play gym/CartPole-v1"),
         (["eval", "tabletop", "--episodes", "0"], "at least one"),
         (["eval", "tabletop", "--resume"], "--out"),
         (["eval", "tabletop", "--policy-options", "chunk"], "key=value"),
@@ -195,9 +226,25 @@ def test_recording_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert again[2].observations["position"].tobytes() == first[2].observations["position"].tobytes()
 
 
-def test_a_full_disk_ends_a_recording_in_words(small_disk: Path) -> None:
+def test_a_recording_is_begun_by_resume_but_not_mixed_with_another(tmp_path: Path) -> None:
+    first = recorded(tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="begun with other settings\n  why: these differ: tasks or seeds"):
+        recorded(tmp_path, resume=True, seed=7)
+    with pytest.raises(ConfigError, match="begun with other settings\n  why: these differ: options"):
+        recorded(tmp_path, resume=True, options=("goal=0.5",))
+    assert len(recorded(tmp_path, resume=True)) == len(first)
+
+
+def test_a_recording_that_cannot_be_placed_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "tape").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        recorded(tmp_path)
+
+
+def test_a_full_disk_ends_a_recording_in_words_and_leaves_nothing_half_written(small_disk: Path) -> None:
     with pytest.raises(DiskError, match="cannot be written"):
         record.run(RecordConfig("standins:Walker", out=small_disk / "tape", episodes=40, max_episode_steps=200))
+    assert not [*(small_disk / "tape" / "episodes").glob(".*")]
 
 
 def test_a_full_disk_costs_videos_first_and_ends_an_evaluation_in_words(

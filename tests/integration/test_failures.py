@@ -93,6 +93,13 @@ def test_a_hanging_worker_is_named_when_a_deadline_is_given() -> None:
         envs.close(timeout=0.1)
 
 
+def test_a_call_that_hangs_is_named_as_such() -> None:
+    with manyarms.make_vec("standins:Sleeper", 1, naps={"0": 60.0}, reset_timeout=1.0, on_failure="raise") as envs:
+        envs.reset(seed=0)
+        with pytest.raises(WorkerTimeout, match="did not come back from a call"):
+            envs.call("step", [0.0])
+
+
 def test_a_worker_that_will_not_end_is_killed() -> None:
     envs = manyarms.make_vec("standins:Misbehaving", 2)
     envs.begin([0, 1], EpisodeId(seed=0))

@@ -17,6 +17,7 @@ from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError, LearningError
 from manyarms.learning.checkpoint import Recipe, latest, load, load_weights, save
 from manyarms.learning.cloning import CloningConfig, clone
+from manyarms.learning.course import Course
 from manyarms.learning.demonstrations import demonstrations
 from manyarms.learning.judging import Played, samples_from
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
@@ -110,6 +111,35 @@ def test_a_checkpoint_of_another_policy_is_refused_by_name(tmp_path: Path) -> No
         load_weights(large, load_file(tmp_path / "model.safetensors"), tmp_path)
     with pytest.raises(ConfigError, match="no checkpoint"):
         load(tmp_path, Trainer.__new__(Trainer))
+
+
+def unplayed(policy: NetworkPolicy) -> Course:
+    algorithm = AlgorithmConfig("grpo", "actor", group_size=2)
+    return Course(Learner(policy, algorithm), ["near"], TrainerConfig(1, 2))
+
+
+def test_a_checkpoint_that_is_written_again_is_whole_whenever_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = unplayed(network(Walker(cameras=()).spec))
+    path = save(tmp_path, course, Recipe("mlp"))
+
+    def interrupted(folder: Path, **_: Any) -> None:
+        for file in sorted(Path(folder).glob("*"))[:1]:
+            file.unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, course, Recipe("mlp"))
+    load(path, course)
+
+
+def test_a_checkpoint_from_a_gpu_that_is_not_here_can_be_used(tmp_path: Path) -> None:
+    spec = Walker(cameras=()).spec
+    options = {"chunk": 2, "hidden": 32, "fields": ["position"], "device": "cuda:64"}
+    path = save(tmp_path, unplayed(network(spec)), Recipe("mlp", options))
+    assert isinstance(make_policy(str(path), spec), NetworkPolicy)
 
 
 def test_a_setting_without_effect_is_an_error() -> None:

@@ -92,6 +92,10 @@ def _other_head(folder: Path) -> None:
     torch.save({name: tensor for name, tensor in content.items() if "blocks.1" not in name}, path)
 
 
+def _head_of_diffusion(folder: Path) -> None:
+    torch.save({"noise_predictor.fc1.weight": torch.zeros(2, 2)}, folder / "action_head--1_checkpoint.pt")
+
+
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
@@ -113,6 +117,7 @@ def _other_head(folder: Path) -> None:
         (_garbage("action_head--1_checkpoint.pt"), r"action_head--1_checkpoint.pt cannot be read"),
         (_poisoned, r"proprio_projector--1_checkpoint.pt cannot be read"),
         (_other_head, r"missing: model.mlp_resnet_blocks.1"),
+        (_head_of_diffusion, r"action_head--1_checkpoint.pt is another head.*noise_predictor"),
     ],
 )
 def test_a_damaged_folder_is_refused_with_the_reason(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,10 @@ from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.demonstrations import Demonstrations
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.samples import Samples
+from manyarms.learning.settings import from_mapping
+from manyarms.placement.learners import LearnerRole
+from manyarms.placement.roles import Report, RolloutRole
+from manyarms.placement.seats import Seat
 from manyarms.policies import Observations, make_policy, noise
 from manyarms.policies.checkpoints import CheckpointFolder, inspect
 from manyarms.policies.pi0 import flow, loading
@@ -328,6 +333,14 @@ def test_inspection_tells_what_a_folder_is_and_what_it_lacks(folder: Path, capsy
     assert cli.run(["policy", "inspect", str(GOLDEN)]) == 1
 
 
+def test_inspection_names_statistics_that_say_nothing_of_actions(folder: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(folder, tmp_path / "half")
+    content = json.loads((path / "norm_stats.json").read_text())
+    del content["norm_stats"]["actions"]
+    (path / "norm_stats.json").write_text(json.dumps(content))
+    assert any("no statistics of actions" in problem for problem in inspect(path).problems)
+
+
 # -- seeing -----------------------------------------------------------------------------------------------------------
 
 
@@ -427,6 +440,18 @@ def test_the_fast_path_draws_what_the_plain_one_draws(kind: str, lora_rank: int,
     assert np.abs(plain.act(observations).actions[""] - first).max() > 1e-3
 
 
+def test_weights_that_lie_elsewhere_than_before_are_noticed(folder: Path) -> None:
+    plain, fast = (policy_of(folder, fast=fast) for fast in (False, True))
+    observations = seen(2)
+    np.testing.assert_allclose(fast.act(observations).actions[""], plain.act(observations).actions[""], atol=2e-5)
+    for policy in (plain, fast):
+        policy._apply(torch.clone)  # as when they leave a GPU and come back
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(0.02)
+    np.testing.assert_allclose(fast.act(observations).actions[""], plain.act(observations).actions[""], atol=2e-5)
+
+
 def test_bfloat16_is_near_float32(folder: Path) -> None:
     exact, near = (policy_of(folder, precision=precision) for precision in ("fp32", "bf16"))
     assert near.model.action_out_proj.weight.dtype == torch.bfloat16
@@ -447,6 +472,31 @@ def test_a_policy_that_is_judged_shares_the_weights_of_the_one_that_learns(folde
     wanted = policy_of(folder, sample=False).act(seen(2)).actions[""]
     assert np.array_equal(twin.act(seen(2)).actions[""], wanted)
     assert policy.twin(SPEC, {**options, "lora_rank": 2}) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"lora_rank": 2}], ids=["weights", "adapters"])
+def test_who_plays_takes_the_weights_of_who_learns_in_bf16(
+    options: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    told = {"model_path": str(folder), "state": ["position"], "noise": "flow_sde", **options}
+    config = from_mapping(
+        {
+            "env": {"train": {"simulator": "standins:Walker", "total_num_envs": 1}},
+            "actor": {"model": {"model_type": "pi0", "num_action_chunks": 4, "precision": "bf16", "options": told}},
+            "runner": {"logger": {"live": False}},
+        },
+        "bf16",
+    ).config
+    seats = [Seat(role, 0, 1, "cpu", Path.cwd(), (), num_envs=1, most_envs=1) for role in ("rollout", "actor")]
+    plays, learns = RolloutRole(config, seats[0], tmp_path), LearnerRole(config, seats[1], tmp_path)
+    with closing(plays):
+        learns.begin(plays.open(), None, None)
+        version, weights = learns.weights()
+        assert weights is not None
+        plays.take(weights)
+        report, *_ = plays.play(version, [], [EpisodeId("near", 1)])
+    assert isinstance(report, Report)
+    assert len(report.outcomes) == 1
 
 
 # -- probabilities and learning ---------------------------------------------------------------------------------------

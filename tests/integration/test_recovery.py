@@ -160,6 +160,44 @@ def test_a_simulator_that_cannot_start_again_is_given_up(tmp_path: Path) -> None
             repeat(5, lambda: envs.step(np.zeros((1, 1), np.float32)))
 
 
+def test_an_interpreter_that_has_gone_is_given_up(tmp_path: Path) -> None:
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with manyarms.make_vec("standins:Sleeper", 1, python=str(link), env=env, max_restarts=1) as envs:
+        envs.reset(seed=0)
+        link.unlink()
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=r"given up(.|\n)*could not be started"):
+            repeat(5, lambda: envs.step(np.zeros((1, 1), np.float32)))
+
+
+def test_a_worker_that_dies_while_it_starts_again_is_started_once_more_and_not_twice(tmp_path: Path) -> None:
+    deaths, starts = tmp_path / "deaths", tmp_path / "starts"
+    deaths.write_text("0")
+    with manyarms.make_vec("standins:Orphaning", 1, deaths=str(deaths), starts=str(starts)) as envs:
+        envs.reset(seed=0)
+        deaths.write_text("2")
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        repeat(5, lambda: envs.step(np.zeros((1, 1), np.float32)))
+        assert len(starts.read_text().split()) == 4
+
+
+def test_a_row_whose_worker_died_goes_on_from_a_state_that_is_loaded() -> None:
+    with manyarms.make_vec("standins:Walker", 2, cameras=[]) as envs:
+        envs.begin([0, 1], EpisodeId(seed=1))
+        envs.recv(min_rows=2)
+        (state,) = envs.save_state([0])
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        time.sleep(0.1)
+        envs.send([1], np.zeros((1, 1, 2), np.float32))
+        assert envs.recv().rows.tolist() == [1]
+        envs.load_state([state], [0])
+        envs.send([0], np.zeros((1, 1, 2), np.float32))
+        chunk = envs.recv()
+        assert (chunk.aborted.tolist(), chunk.num_steps.tolist()) == ([False], [1])
+
+
 def test_a_busy_machine_gets_no_healthy_worker_killed() -> None:
     """Eight spinning processes on the same CPU as two workers whose steps take three quarters of their deadline."""
     cpu = min(os.sched_getaffinity(0))

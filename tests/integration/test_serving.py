@@ -151,6 +151,24 @@ def test_the_simulator_must_be_the_one_the_policy_was_made_for() -> None:
             RemotePolicy(other, port=server.port)
         with pytest.raises(ConfigError, match="keys names an observation 'nose'"):
             RemotePolicy(SPEC, port=server.port, keys=["nose=position"])
+        deadline = time.monotonic() + 10
+        while open_connections(server.port):
+            assert time.monotonic() < deadline, "who was refused must not be waited for in every batch"
+            time.sleep(0.01)
+
+
+def open_connections(port: int) -> int:
+    found = psutil.Process().net_connections("tcp")
+    return sum(one.status == "ESTABLISHED" and bool(one.raddr) and one.raddr.port == port for one in found)
+
+
+def test_a_server_can_be_left_and_entered_again() -> None:
+    server = served(Swaying())
+    for _ in range(2):
+        with server:
+            remote = RemotePolicy(SPEC, port=server.port)
+            assert len(remote.act(one_row())) == 1
+            remote.close()
 
 
 # -- many clients -----------------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ import interpreters
 import manyarms
 from manyarms.errors import StartError, UnknownName, WorkerError
 from manyarms.simulators.base import SpecError
+from manyarms.simulators.choices import snake_case
 from manyarms.simulators.tabletop import panda
 from manyarms.simulators.tabletop.kinematics import HIGH, LOW, Kinematics
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
-from manyarms.simulators.tabletop.task import DOWN, discover, snake_case
+from manyarms.simulators.tabletop.task import DOWN, discover
 from manyarms.testing import check_simulator
 
 TASKS = sorted(discover())

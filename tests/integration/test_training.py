@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -232,7 +233,8 @@ def test_training_begins_with_given_weights_and_can_only_be_judged(undisturbed: 
     assert found.updates == 0
     assert lines(found.folder)[0]["eval/return"] == lines(undisturbed)[6]["eval/return"]
     assert not (found.folder / "checkpoints").exists()
-    again = run(tmp_path, f"runner.resume_dir={undisturbed / 'checkpoints' / 'global_step_4'}", name="branch")
+    best = shutil.copytree(undisturbed / "checkpoints" / "global_step_4", tmp_path / "best")
+    again = run(tmp_path, f"runner.resume_dir={best}", name="branch")
     assert curve(again.folder) == curve(undisturbed)[5:]
     with pytest.raises(ConfigError, match="no checkpoint"):
         run(tmp_path, f"runner.resume_dir={tmp_path}", name="nowhere")

@@ -129,6 +129,14 @@ def test_methods_and_attributes_of_a_simulator_can_be_reached() -> None:
             envs.call("fly")
 
 
+@pytest.mark.timeout(60)
+def test_rows_of_one_worker_can_be_given_and_give_back_more_than_its_pipes_hold() -> None:
+    with manyarms.make_vec("standins:Walker", 2, rows_per_worker=2, cameras=[]) as envs:
+        numbers = np.arange(300_000.0)
+        for answer in envs.call("double", numbers):
+            assert np.array_equal(answer, 2 * numbers)
+
+
 def test_loaded_states_show_at_once() -> None:
     with manyarms.make_vec("standins:Walker", 1) as envs:
         envs.reset(seed=0)

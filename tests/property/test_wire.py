@@ -28,6 +28,7 @@ LEAVES = st.one_of(
     st.binary(),
     ARRAYS,
     st.floats(width=32).map(np.float32),
+    st.text(alphabet="ab", max_size=2).map(np.str_),
 )
 VALUES = st.recursive(
     LEAVES,

@@ -58,6 +58,9 @@ def test_a_policy_acts_with_the_version_it_was_given_or_not_at_all() -> None:
         assert torch.equal(tensor, other.state_dict()[name])
     with pytest.raises(LearningError, match="version 8"):
         held.check(8)
+    held.take(pack(other.saved_state(), 0))
+    with pytest.raises(LearningError, match="here is version 0"):
+        held.check(1)
 
 
 def test_weights_that_do_not_fit_change_nothing() -> None:

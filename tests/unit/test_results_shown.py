@@ -23,6 +23,7 @@ from manyarms.cli.train import TrainPlan
 from manyarms.doctor.rows import absent, fault, ok
 from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
+from manyarms.reporting import console
 from manyarms.reporting.charts import PERCENT, Curve
 from manyarms.reporting.plots import Bar, Bars, Lines, Plot
 from manyarms.reporting.results import EpisodeResult
@@ -221,3 +222,14 @@ def test_settings_of_a_run_are_checked_before_it_starts() -> None:
 @pytest.mark.parametrize("name", sorted(set(manyarms.__all__) - {"__version__"}))
 def test_every_name_tells_what_it_is(name: str) -> None:
     assert getattr(manyarms, name).__doc__
+
+
+def test_brackets_are_shown_in_a_terminal_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console.table("needs [red]", [("mlp", "manyarms[torch]")], ("name", "needs"))
+    drawn = capsys.readouterr().out
+    assert "│" in drawn, "or it was not drawn for a terminal"
+    assert "manyarms[torch]" in drawn
+    assert "needs [red]" in drawn

@@ -77,6 +77,7 @@ def test_what_evaluation_leaves_out_is_as_in_training(tmp_path: Path) -> None:
         ("env.train.rollout_epoch=2", ConfigError, "episodes_per_step"),
         ("env.eval.seed=3", ConfigError, "held out"),
         ("env.train.simulator=null", ConfigError, "simulator is missing"),
+        ("env.train.simulators=[tabletop]", ConfigError, "begin each with `- simulator:`"),
         ("actor.training_backend=megatron", ConfigError, "ddp or fsdp"),
         ("algorithm.filter_rewards=true", ConfigError, "filter_rewards"),
         ("algorithm.rewards_lower_bound=0.1", ConfigError, "only work together"),

@@ -12,7 +12,7 @@ from manyarms.errors import ConfigError
 from manyarms.rollout import Episode
 
 
-class Played(Protocol):
+class Rewarded(Protocol):
     """An episode, or what is told of it elsewhere."""
 
     @property
@@ -21,10 +21,10 @@ class Played(Protocol):
         ...
 
 
-One = TypeVar("One", bound=Played)
+One = TypeVar("One", bound=Rewarded)
 
 
-def returns_of(episodes: Sequence[Played]) -> np.ndarray:
+def returns_of(episodes: Sequence[Rewarded]) -> np.ndarray:
     """Return what each episode earned in all."""
     return np.array([episode.total_reward for episode in episodes])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,11 +47,30 @@ manyarms COMMAND --help tells about one of them; manyarms --version prints the v
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its status."""
+    _mend_streams()
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
+def _mend_streams() -> None:
+    """Let no file of ours take the place of a closed stream, and no letter that a terminal lacks end a command."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # What is opened gets the lowest free number: this one. Workers are to have it too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def run(arguments: list[str]) -> int:
-    """Run a command; return its exit status. Help answers before anything heavy is imported."""
+    """Run a command; return its exit status."""
+    return answer(lambda: _command(arguments))
+
+
+def _command(arguments: list[str]) -> int:
+    """Help answers before anything heavy is imported."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_USAGE.format(commands="\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())))
         return 0 if arguments else 2
@@ -58,15 +80,13 @@ def run(arguments: list[str]) -> int:
 
         print(f"manyarms {manyarms.__version__}")
         return 0
-    return answer(lambda: _command(name, rest))
-
-
-def _command(name: str, arguments: list[str]) -> int:
-    from manyarms.errors import UnknownName, did_you_mean
-
     if name not in COMMANDS:
-        raise UnknownName(f"there is no command {name!r}", do=did_you_mean(name, COMMANDS))
-    return module_of(name).main(arguments)
+        from manyarms.errors import UnknownName, did_you_mean
+
+        raise UnknownName(
+            f"there is no command {name!r}", do=f"{did_you_mean(name, COMMANDS)}\nmanyarms --help tells them all"
+        )
+    return module_of(name).main(rest)
 
 
 def module_of(command: str) -> Any:
@@ -100,3 +120,9 @@ def answer(call: Callable[[], int]) -> int:
         # Whoever read our output has gone (`manyarms … | head`); Python must not complain about it once more at exit.
         sys.stdout = None  # type: ignore[assignment]
         return 141
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print("DiskError: what is printed cannot be written\n  why: " + str(error.strerror), file=sys.stderr)
+        sys.stdout = None  # type: ignore[assignment]
+        return 2

@@ -16,10 +16,11 @@ import psutil
 import tyro
 
 from manyarms.cli.help import Guide
-from manyarms.cli.options import parse, parse_pairs
+from manyarms.cli.options import SimulatorName, parse, parse_pairs
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import progress
 from manyarms.reporting.plots import Bar, Bars, Plot
+from manyarms.reporting.results import make_folder, write_atomically
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.vector import VectorEnv, make_vec
 
@@ -42,7 +43,7 @@ _PARTS = {
 class BenchConfig:
     """Step a simulator with random actions and measure."""
 
-    simulator: tyro.conf.Positional[str]
+    simulator: SimulatorName
     """<simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     num_envs: int = 8
     """Environments side by side."""
@@ -253,8 +254,8 @@ def save(result: BenchResult) -> Path:
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in str(result.config["simulator"]))
     default = f"runs/bench-{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path = Path(result.config["json"] or default)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(result), indent=2))
+    make_folder(path.parent)
+    write_atomically(path, json.dumps(asdict(result), indent=2))
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import tyro
 
 from manyarms.cli.help import Guide
-from manyarms.cli.options import parse, parse_pairs
+from manyarms.cli.options import SimulatorName, parse, parse_pairs
 from manyarms.errors import ManyarmsError
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.testing import CHECKS, Subject
@@ -19,7 +19,7 @@ from manyarms.testing import CHECKS, Subject
 class CheckConfig:
     """Hold a simulator to every promise a simulator makes."""
 
-    simulator: tyro.conf.Positional[str]
+    simulator: SimulatorName
     """<simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     python: str | None = None
     """The interpreter the simulator runs in."""

@@ -125,8 +125,8 @@ def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
         "env.eval.video_cfg={save_video: true, info_on_video: true}",
     ]
     trained = train(load("push_button_ppo", words))
-    first, last = (summarise(results).success for _, results in (trained.evaluations[0], trained.evaluations[-1]))
-    return replace(result, success=(first, last), report=trained.report)
+    rates = [summarise(results).success for _, results in trained.evaluations]  # none: it was interrupted at once
+    return replace(result, success=(rates[0], rates[-1]) if rates else None, report=trained.report)
 
 
 def measure(config: DemoConfig) -> dict[str, float]:

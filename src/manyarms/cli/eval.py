@@ -107,7 +107,8 @@ class EvalResult(Shown):
                 )
             )
         header = ("task", "solved", "success", "95 % interval", "mean steps")
-        notes = [f"results: {self.folder}" + (f", {len(self.videos)} videos" if self.videos else "")]
+        films = f", {len(self.videos)} video{'s' * (len(self.videos) > 1)}" if self.videos else ""
+        notes = [f"results: {self.folder}{films}"]
         if not self.complete:
             notes.insert(0, "other ranks are still at work; the last one to finish writes results.json")
         return Telling(f"{100 * overall.success:.1f} % success ({counted})", [Table(rows, header, self.title)], notes)
@@ -142,24 +143,23 @@ def run(config: EvalConfig) -> EvalResult:
         settings["render_every"] = config.video_stride
     if config.resume and rank == 0:
         forget_earlier(folder.folder)
-    with opened(config, **settings) as envs, _watched(config, envs, folder.folder, rank):
+    with folder, opened(config, **settings) as envs:
+        policy = policy_for(config, envs)  # first: one that cannot be made leaves no folder behind
         episodes = episodes_of(config, envs)
         share = [i for i in range(len(episodes)) if i % world == rank and i not in done]
         videos = _filming(config, envs, folder.folder) if share else None
+        known = [result for result in done.values() if result.position % world == rank]
         try:
-            with Scoreboard(sum(i % world == rank for i in range(len(episodes)))) as board:
-                for result in done.values():
-                    if result.position % world == rank:
-                        board.add(result.task or "", result.success)
-                for result in results_of(
-                    envs,
-                    policy_for(config, envs),
-                    [(i, episodes[i]) for i in share],
-                    config.runner(keep=()),
-                    [videos] if videos else [],
-                ):
+            with _watched(config, envs, folder.folder, rank), Scoreboard(len(known) + len(share)) as board:
+                for result in known:
+                    board.add(result.task or "", result.success)
+                chosen, sinks = [(i, episodes[i]) for i in share], [videos] if videos else []
+                for result in results_of(envs, policy, chosen, config.runner(keep=()), sinks):
                     folder.add(result)
                     board.add(result.task or "", result.success)
+        except KeyboardInterrupt:
+            _say_how_to_go_on(folder, len(episodes))
+            raise
         finally:
             kept = videos.close() if videos else []
             if videos and videos.errors:
@@ -170,6 +170,12 @@ def run(config: EvalConfig) -> EvalResult:
         folder.conclude(list(everything.values()))
     results = sorted(everything.values(), key=lambda result: result.position)
     return EvalResult(results, complete, folder.folder, kept, f"{config.policy} on {config.simulator}")
+
+
+def _say_how_to_go_on(folder: ResultFolder, episodes: int) -> None:
+    if count := len(folder.load()):
+        found = f"{count} of {episodes} episodes are in {folder.folder}"
+        print(f"{found}; --out {folder.folder} --resume goes on with the others", file=sys.stderr)
 
 
 def _watched(config: EvalConfig, envs: VectorEnv, folder: Path, rank: int) -> AbstractContextManager[Any]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import tyro
 
 from manyarms.errors import ConfigError
 
 T = TypeVar("T")
+
+#: A simulator, with or without a task, as the first word of a command.
+SimulatorName = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SIMULATOR")]]
 
 
 def parse(
@@ -18,8 +23,6 @@ def parse(
 
     ``--help`` shows the flags that the config's `guide` calls everyday, ``--help-all`` every one.
     """
-    import tyro
-
     called = f"{program} {command}".strip()
     asked = [word.replace("_", "-") for word in arguments if word.startswith("-")]
     if any(word in ("-h", "--help", "--help-all") for word in asked):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import tyro
 
-from manyarms.cli.options import parse_pairs
-from manyarms.errors import ConfigError
+from manyarms.cli.options import SimulatorName, parse_pairs
+from manyarms.errors import ConfigError, StartError
 from manyarms.policies.base import Policy, needs_of
 from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.evaluation import held_out, tasks_of
@@ -40,7 +40,7 @@ PLAYING = {
 class PlayConfig:
     """Which episodes are played, by whom and how."""
 
-    simulator: tyro.conf.Positional[str]
+    simulator: SimulatorName
     """<simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     tasks: str = ""
     """Tasks, separated by commas; default: the one in the simulator's name."""
@@ -95,8 +95,9 @@ class PlayConfig:
 def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
     """Open the environments that a config asks for, with what its policy needs of them."""
     name, task = split_id(config.simulator)
+    needs = needs_of(find_policy(config.policy))
     options: dict[str, Any] = {
-        **needs_of(find_policy(config.policy)),
+        **needs,
         "rows_per_worker": config.rows_per_worker,
         **({"max_episode_steps": config.max_episode_steps} if config.max_episode_steps else {}),
         "python": config.python,
@@ -109,8 +110,26 @@ def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
         if task:
             raise ConfigError(f"both {config.simulator!r} and --tasks name tasks", do=f"write {name!r} with --tasks")
         options["tasks"] = config.task_names
-    with make_vec(config.simulator, config.num_envs, **options) as envs:
+    try:
+        envs = make_vec(config.simulator, config.num_envs, **options)
+    except StartError as error:
+        missing = _missing(needs, error.what)
+        if missing is None:
+            raise
+        raise ConfigError(
+            f"policy {config.policy!r} cannot play {config.simulator}",
+            why=f"it needs the option {missing!r}, which is not known there",
+            do="choose another --policy, or the simulator and task that it is for",
+        ) from error
+    with envs:
         yield envs
+
+
+def _missing(needs: Mapping[str, Any], complaint: str) -> str | None:
+    """Return the option that a policy needs and a simulator complains of, also one inside another."""
+    inner = [name for value in needs.values() if isinstance(value, Mapping) for name in value]
+    found = (name for name in [*needs, *inner] if f"option {name!r}" in complaint or f"argument {name!r}" in complaint)
+    return next(found, None)
 
 
 def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:

@@ -50,8 +50,17 @@ def run(config: InspectConfig) -> InspectResult:
     """Look at a folder; nothing is loaded."""
     from manyarms.policies.checkpoints import inspect
 
+    if not config.path.is_dir():
+        raise ConfigError(f"there is no folder {config.path}", do="give a folder with config.json and safetensors")
     try:
         found = inspect(config.path)
+    except ConfigError as error:
+        if not (config.path / "policy.json").is_file():
+            raise
+        raise ConfigError(
+            f"{config.path} is a checkpoint of `manyarms train`, not of pi0 or openvla_oft",
+            do=f"use it as it is: --policy {config.path}",
+        ) from error
     except ImportError as error:
         raise ConfigError(f"looking at it needs {error.name}", do="pip install 'manyarms[torch,vla]'") from error
     return InspectResult(found.kind, found.facts, found.problems, found.advice, config.path)

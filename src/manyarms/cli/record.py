@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +15,7 @@ from manyarms.errors import ConfigError
 from manyarms.reporting.console import Scoreboard
 from manyarms.reporting.recording import Recorder, Recording
 from manyarms.rollout import Runner
+from manyarms.vector import EpisodeId
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,17 @@ def run(config: RecordConfig) -> Recording:
     with opened(config) as envs:
         episodes = episodes_of(config, envs)
         source = {"simulator": config.simulator, "options": _simulator_options(config), "python": config.python}
-        done = set(Recording(config.out).positions) if config.resume else set()
+        done = _recorded(config.out, source, episodes)
         recorder = Recorder(config.out, envs.simulator_spec, source, episodes)
         missing = [episode for i, episode in enumerate(episodes) if i not in done]
         runner = Runner(envs, policy_for(config, envs), config.runner(keep=(), steps_per_call=1), sinks=[recorder])
-        print(runner.memory)
         try:
             with Scoreboard(len(missing)) as board:
                 for episode in runner.play(missing):
                     board.add(episode.id.task or "", episode.success)
+        except KeyboardInterrupt:
+            print(f"what was finished is in {config.out}; --resume goes on with the others", file=sys.stderr)
+            raise
         finally:
             recorder.close()
     recording = Recording(config.out)
@@ -75,6 +79,24 @@ def run(config: RecordConfig) -> Recording:
 
         write_dataset(config.lerobot, recording, only_success=config.only_success)
     return recording
+
+
+def _recorded(folder: Path, source: Mapping[str, object], episodes: Sequence[EpisodeId]) -> set[int]:
+    """Return which episodes a recording to be continued has; those of another recording are not mixed with it."""
+    if not (folder / "recording.json").exists():
+        return set()
+    recording = Recording(folder)
+    wanted = {position: episode.key for position, episode in enumerate(episodes)}
+    differs = [name for name in ("simulator", "options") if recording.head.get(name) != source[name]]
+    if not differs and any(wanted.get(o.position, o.id.key) != o.id.key for o in recording.outcomes()):
+        differs = ["tasks or seeds"]
+    if differs:
+        raise ConfigError(
+            f"{folder} was begun with other settings",
+            why=f"these differ: {', '.join(differs)}",
+            do="use the same, or another --out",
+        )
+    return set(recording.positions)
 
 
 def _simulator_options(config: RecordConfig) -> dict[str, object]:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import tyro
-
 from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
-from manyarms.cli.options import parse
+from manyarms.cli.options import SimulatorName, parse
 from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.showing import Telling
@@ -24,10 +22,10 @@ if TYPE_CHECKING:
 class ServeConfig:
     """Serve a policy to many clients, all those that ask together in one batch."""
 
-    simulator: tyro.conf.Positional[str]
+    simulator: SimulatorName
     """What the policy acts in: <simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     policy: str
-    """random, expert, mlp, pixel, pi0, openvla_oft, a plug-in's name or package.module:factory."""
+    """random, expert, mlp, pixel, pi0, openvla_oft, a plug-in, an import string, a checkpoint."""
     policy_options: Pairs = ()
     """Options of the policy."""
     tasks: str = ""

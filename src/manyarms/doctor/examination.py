@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
-from manyarms.doctor.processes import has_ended, how_it_ended, kill_group, reap
+from manyarms.doctor.processes import how_it_ended, kill_group, reap
 from manyarms.doctor.rows import Row, fault
+from manyarms.vector.endings import has_ended
 from manyarms.vector.keeper import Keeper
 
 #: Checks at a time; more would make each other late.

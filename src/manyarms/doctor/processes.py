@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from manyarms.vector.endings import has_ended, signal_name
 from manyarms.vector.keeper import Keeper
 
 _LAST_LINES = 3
@@ -53,17 +53,6 @@ def ask(command: Sequence[str], timeout: float, environ: Mapping[str, str] | Non
         return Answer(said, how_it_ended(code, err.read() or said))
 
 
-def has_ended(pid: int, timeout: float) -> bool:
-    """Wait for the end of a child without reaping it: until then its group's number is its own."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        return bool(poller.poll(timeout * 1000))
-    finally:
-        os.close(pidfd)
-
-
 def reap(process: subprocess.Popen[bytes]) -> int:
     """End what is left of a process and its group, and return its exit code."""
     kill_group(process.pid)
@@ -84,7 +73,5 @@ def how_it_ended(code: int, printed: str) -> str:
         return ""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     if code < 0:
-        number = -code
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return "; ".join([f"it was killed by {name}", *lines[-_LAST_LINES:]])
+        return "; ".join([f"it was killed by {signal_name(-code)}", *lines[-_LAST_LINES:]])
     return lines[-1] if lines else f"exit code {code}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import shutil
 import sys
@@ -12,6 +10,7 @@ from collections.abc import Mapping
 from manyarms.doctor.processes import Answer, ask
 from manyarms.doctor.rows import Row, absent, fault, ok
 from manyarms.errors import ManyarmsError
+from manyarms.simulators import graphics
 from manyarms.vector.display import DisplayConfig, Displays
 
 #: A red ball before a black sky, drawn by MuJoCo with whichever library MUJOCO_GL names.
@@ -42,7 +41,6 @@ _INSTALL = {
     "glfw": "apt-get install xvfb libgl1 libgl1-mesa-dri",
 }
 _NAMES = {"egl": "EGL", "osmesa": "OSMesa"}
-_FILES = {"egl": ("libEGL.so.1", "libEGL.so"), "osmesa": ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")}
 
 #: Parts of the names by which renderers without a GPU go.
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast")
@@ -70,25 +68,17 @@ def without_display(seconds: float) -> list[Row]:
     for library, answer in answers.items():
         if not answer.failure:
             rows.append(ok(_NAMES[library], described(answer.said)))
-        elif one_works and not _is_installed(library):
+        elif one_works and not graphics.is_installed(library):
             rows.append(absent(_NAMES[library], "not installed, and not needed beside the other", _INSTALL[library]))
         else:
             rows.append(fault(_NAMES[library], answer.failure, _INSTALL[library]))
     return [*rows, *chosen(answers, seconds / 3)]
 
 
-def _is_installed(library: str) -> bool:
-    for name in _FILES[library]:
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(name)
-            return True
-    return False
-
-
 def chosen(answers: Mapping[str, Answer], seconds: float) -> list[Row]:
     """Check the library that the user has chosen for MuJoCo, if any."""
     library = os.environ.get("MUJOCO_GL", "")
-    if not library or library.lower() in ("disable", "disabled", "off", "0", "false"):
+    if not library or library.lower() in graphics.OFF:
         return []
     shown = {name: os.environ.get(name) for name in ("DISPLAY", "XAUTHORITY")}
     answer = answers.get(library.lower()) or draw(library, seconds, shown)

@@ -68,18 +68,21 @@ def save(folder: Path, trainer: Course, recipe: Recipe, config: Mapping[str, Any
 
 
 def _write(target: Path, tensors: Mapping[str, dict[str, Tensor]], facts: Mapping[str, Any]) -> None:
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)
+    beside, before = (target.with_name(f".{target.name}.{os.getpid()}{what}") for what in ("", ".before"))
+    for left in (beside, before):
+        shutil.rmtree(left, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
         for name, group in tensors.items():
             save_file(group, beside / f"{name}.safetensors")
         for name, fact in facts.items():
             (beside / f"{name}.json").write_text(json.dumps(fact, indent=2) + "\n")
-        shutil.rmtree(target, ignore_errors=True)
+        if target.is_dir():
+            target.replace(before)  # what is only partly removed must not bear its name
         beside.replace(target)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        for left in (beside, before):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def load(path: Path, trainer: Course) -> dict[str, Any]:
@@ -138,6 +141,9 @@ class CheckpointPolicy:
 
     def __call__(self, spec: Spec, **options: Any) -> Policy:
         """Return it as it is evaluated in training, unless `options` say otherwise."""
+        trained_on = str(self._recipe.options.get("device", ""))
+        if trained_on.startswith("cuda"):  # another machine may have fewer GPUs, or none
+            options = {"device": "cuda" if torch.cuda.is_available() else "cpu", **options}
         policy = make_policy(self._recipe.model_type, spec, self._recipe.for_judging(**options))
         assert isinstance(policy, torch.nn.Module)
         load_policy(self._path, policy)
@@ -148,6 +154,14 @@ def steps_of(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, oldest first."""
     found = [path for path in folder.glob(f"{_PREFIX}*") if path.name[len(_PREFIX) :].isdigit()]
     return sorted(found, key=lambda path: int(path.name[len(_PREFIX) :]))
+
+
+def iteration_of(path: Path) -> int:
+    """Return after how many updates a checkpoint was written, whatever its folder is called."""
+    try:
+        return int(json.loads((path / "trainer.json").read_text())["iteration"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _no_checkpoint(path, error) from error
 
 
 def latest(folder: Path) -> Path | None:

@@ -116,6 +116,8 @@ class EnvSettings:
     video_cfg: VideoSettings = field(default_factory=VideoSettings)
 
     def __post_init__(self) -> None:
+        if not all(isinstance(one, Mapping) for one in self.simulators):
+            raise ConfigError("one of simulators is no mapping", do="begin each with `- simulator:`")
         if self.simulators and (self.simulator or self.tasks or self.python):
             raise ConfigError("`simulators` stands in place of simulator, tasks and python", do="give each its own")
         for one in self.simulators:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from manyarms.errors import ManyarmsError
+from manyarms.learning.checkpoint import iteration_of
 from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.ranks import Ranks
@@ -96,7 +97,8 @@ class Run:
     def run(self, start: Path | None) -> TrainResult:
         """Begin or go on, and see it through to the report."""
         config, folder, ranks, crew = self._config, self._folder, self._ranks, self._crew
-        with TrainingBoard(config.runner.updates, first=_step_of(start), silent=not ranks.first) as board:
+        first = 0 if start is None else iteration_of(start)
+        with TrainingBoard(config.runner.updates, first=first, silent=not ranks.first) as board:
             self._board = board
             with self._interrupts.may_stop():
                 crew.begin(start, board.say)
@@ -241,10 +243,6 @@ class _Silent:
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         pass
-
-
-def _step_of(start: Path | None) -> int:
-    return int(start.name.rpartition("_")[2]) if start is not None else 0
 
 
 __all__ = ["Crew", "Run", "TrainResult"]

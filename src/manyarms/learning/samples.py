@@ -79,7 +79,9 @@ def gathered(
     missing = [name for name in ("chosen", "log_probs") if name not in episodes[0].extras]
     if missing:
         raise ConfigError(
-            f"these episodes have no {missing[0]}", why="their policy cannot be trained", do="use mlp or pixel"
+            f"these episodes have no {missing[0]}",
+            why="their policy cannot be trained",
+            do="use mlp, pixel, pi0 or openvla_oft",
         )
     has_values = "values" in episodes[0].extras
     return Samples(

@@ -76,7 +76,8 @@ def first_weights(policy: TrainablePolicy, config: TrainConfig, say: Callable[[s
     cloning = config.cloning
     if not cloning.wanted:
         return
-    say("warm start: the expert plays, the policy imitates it")
+    shown = f"what {cloning.demonstrations} holds is read" if cloning.demonstrations else "the expert plays"
+    say(f"warm start: {shown}, the policy imitates it")
     every = max(1, cloning.steps // 5)
 
     def told(step: int, loss: float) -> None:

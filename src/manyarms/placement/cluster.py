@@ -47,6 +47,8 @@ class RayCluster:
         self._settings = settings
         self._ours = False
         self._plan: Plan | None = None
+        self._used: set[int] = set()
+        """The plan's nodes that run processes."""
         self._groups: dict[int, Any] = {}
         """Placement groups, by the plan's nodes."""
         self.nodes: list[RayNode] = []
@@ -87,7 +89,7 @@ class RayCluster:
             ) from None
 
     def _wait_for_nodes(self) -> list[RayNode]:
-        """Return the nodes that are there, ours first, once they are enough or nothing more can be waited for."""
+        """Return the nodes that are there, ours first, once they are enough."""
         deadline = time.monotonic() + self._settings.wait_seconds
         while len(found := living_nodes()) < self._settings.num_nodes:
             if time.monotonic() > deadline:

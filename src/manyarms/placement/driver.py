@@ -16,6 +16,7 @@ from manyarms.placement.faults import LearnersLost, signs_of_loss, unwrapped
 from manyarms.placement.learner_group import EpisodesLost, LearnerGroup
 from manyarms.placement.plan import Plan
 from manyarms.placement.playing import Batch, Playing
+from manyarms.placement.roles import Facts
 from manyarms.placement.rollouts import Rollouts
 from manyarms.placement.waiting import Waiting
 from manyarms.reporting.results import EpisodeResult
@@ -34,13 +35,14 @@ class PlacedCrew:
         self._rollouts = Rollouts(cluster, plan, config, path, self._waiting)
         self._learners = LearnerGroup(cluster, plan, config, path / "checkpoints", self._waiting)
         self._broadcasts = _broadcasts(plan, settings)
-        self._group_of: list[int] = []
-        """The lives of the rollout processes that are in the group of the broadcast."""
-        self._facts: Any = None
+        self._lives_in_group: list[int] = []
+        """Of each rollout process, which life of it is in the group of the broadcast."""
+        self._facts: Facts | None = None
         self.iteration = 0
 
     @property
     def tasks(self) -> list[str | None]:
+        assert self._facts is not None
         return self._facts.tasks
 
     def begin(self, start: Path | None, say: Callable[[str], None]) -> None:
@@ -58,7 +60,7 @@ class PlacedCrew:
         self.iteration = standing.iteration
         self._playing = Playing(self._rollouts, self._config, self.tasks, standing, self._fetch)
         self._waiting.others, self._waiting.heard = lambda: self._playing.pending, self._playing.heard
-        self._group_of = []
+        self._lives_in_group = []
         self._publish()
 
     # -- an update ----------------------------------------------------------------------------------------------------
@@ -118,14 +120,14 @@ class PlacedCrew:
         from ray.exceptions import RayError
 
         try:
-            if self._group_of != self._rollouts.lives:
+            if self._lives_in_group != self._rollouts.lives:
                 self._learners.meet(self._rollouts)
-                self._group_of = list(self._rollouts.lives)
+                self._lives_in_group = list(self._rollouts.lives)
             self._learners.broadcast(self._rollouts)
         except (RayError, ManyarmsError) as error:
             # Who died is found out by the next who asks it; until then there is the other way.
             self._say(f"weights go through the object store this time: {str(error).splitlines()[0]}")
-            self._group_of = []
+            self._lives_in_group = []
             return False
         return True
 

@@ -70,6 +70,7 @@ class RolloutRole:
         ranks = Ranks(seat.rank, seat.world, seat.device)
         self._recipe = recipe_for(config, ranks, seat.most_envs)
         self._policy = network_for(self._recipe, self._envs.simulator_spec, config)
+        self._policy.prepare_to_learn()  # weights arrive as who learns holds them, and have to be judged alike
         self._policy.eval()
         self._runner = Runner(self._envs, self._policy, runner_config(config, self._policy.reads))
         judged = replace(config, env=replace(config.env, eval=_rendering_on(config.eval, seat)))
@@ -84,7 +85,6 @@ class RolloutRole:
 
     def first_weights(self) -> Weights:
         """Return what training begins with: weights from elsewhere, or those of a policy that imitates."""
-        self._policy.prepare_to_learn()
         with self._room.entered():
             first_weights(self._policy, self._config, lambda said: print(said, flush=True))
             return pack(self._policy.saved_state(), 0)

@@ -99,7 +99,8 @@ class Rollouts:
         import ray
 
         closing = [actor.close.remote() for actor in self._actors]
-        ray.wait(closing, num_returns=len(closing), timeout=5.0) if closing else None
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=5.0)
         for actor in self._actors:
             self._end(actor)
         self._actors = []

@@ -83,7 +83,8 @@ class Held:
     def check(self, version: int) -> None:
         """Refuse to act with any other version."""
         if self.version != version:
-            raise LearningError(f"version {version} of the weights is to play, but here is {self.version or 'none'}")
+            here = "none" if self.version is None else f"version {self.version}"
+            raise LearningError(f"version {version} of the weights is to play, but here is {here}")
 
 
 class Broadcast:

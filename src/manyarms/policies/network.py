@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from manyarms.errors import ConfigError
 from manyarms.policies import noise
 from manyarms.policies.base import ActionChunk, Observations
 from manyarms.policies.heads import HEADS, Evaluation
-from manyarms.policies.trainable import TrainablePolicy
+from manyarms.policies.trainable import TrainablePolicy, seeded
 from manyarms.simulators.base import Field, Spec
 
 _NOISE = {"normal": noise.normal, "uniform": noise.uniform}
@@ -89,7 +88,7 @@ class NetworkPolicy(TrainablePolicy):
         self._action = action
         hidden = config.hidden
         extra = {"log_std": config.log_std} if config.head == "gaussian" else {"temperature": config.temperature}
-        with _first_weights(config.seed):
+        with seeded(config.seed):
             self.torso = torso()
             self.head: Any = HEADS[config.head](hidden, config.chunk, width, **extra)
             self.critic_torso = torso() if config.separate_critic else None
@@ -199,14 +198,6 @@ def _to_unit(field: Field) -> tuple[np.ndarray, np.ndarray]:
     return ((low + high) / 2.0).astype(np.float32), np.maximum((high - low) / 2.0, 1e-6).astype(np.float32)
 
 
-@contextmanager
-def _first_weights(seed: int) -> Iterator[None]:
-    """Make first weights depend on `seed` only, and leave PyTorch's own randomness as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
 def state_names(spec: Spec, wanted: Sequence[str] = ()) -> list[str]:
     """Return the fields that are numbers: those asked for, else all that are no images and no answers."""
     if wanted:
@@ -223,4 +214,9 @@ def state_names(spec: Spec, wanted: Sequence[str] = ()) -> list[str]:
     ]
 
 
-__all__ = ["Evaluation", "NetworkConfig", "NetworkPolicy", "state_names"]
+def image_names(spec: Spec) -> list[str]:
+    """Return the fields that are colour images."""
+    return [n for n, f in spec.observations.items() if f.camera and f.dtype == "u1" and len(f.shape) == 3]
+
+
+__all__ = ["Evaluation", "NetworkConfig", "NetworkPolicy", "image_names", "state_names"]

@@ -66,10 +66,9 @@ def find_policy(name: str) -> Any:
     try:
         return import_object(BUILT_IN[name]) if name in BUILT_IN else points[name].load()
     except ImportError as error:
-        raise ConfigError(
-            f"policy {name!r} needs {error.name}",
-            do="pip install 'manyarms[torch]' ('manyarms[serve]' for remote, 'manyarms[torch,vla]' for pi0)",
-        ) from error
+        extra = FACTS[name].extra if name in FACTS else ""
+        do = f"pip install 'manyarms[{extra}]'" if extra else "install it"
+        raise ConfigError(f"policy {name!r} needs {error.name or error}", do=do) from error
 
 
 def plug_ins() -> dict[str, Any]:

@@ -178,24 +178,32 @@ class RemotePolicy:
         self._spec, self._prompt_key = spec, prompt_key
         chosen = _pairs(keys, spec)
         first = Link(host if "://" in host else f"ws://{f'[{host}]' if ':' in host else host}:{port}", timeout)
-        first.open()
-        self.metadata = first.metadata
-        """What the server says about itself."""
-        self.chunk: int = self.metadata.get("chunk") or 1
-        """How many actions it gives at a time, where it says so."""
-        self.batched = bool(self.metadata.get("batch"))
-        """Whether it takes many rows in one message."""
-        wanted: Mapping[str, Any] | None = self.metadata.get("fields") if self.batched else None
-        self._names = _names(spec, chosen, wanted)
-        if wanted is not None:
-            _check_fit(spec, self._names, self.metadata)
-        if wanted is not None or chosen:
-            fields = [spec.observations[name] for name in self._names if name in spec.observations]
-            self.cameras = tuple(dict.fromkeys(field.camera for field in fields if field.camera))
+        with ExitStack() as unless_it_fits:
+            unless_it_fits.callback(first.close)
+            first.open()
+            self._agree(first.metadata, chosen)
+            unless_it_fits.pop_all()
         self._links: queue.LifoQueue[Link] = queue.LifoQueue()
         for link in [*(Link(first.url, timeout) for _ in range(0 if self.batched else connections - 1)), first]:
             self._links.put(link)
         self._threads = ThreadPoolExecutor(connections, "manyarms-remote")
+
+    def _agree(self, metadata: dict[str, Any], chosen: Mapping[str, str]) -> None:
+        """Settle what is sent, by what the server says about itself."""
+        spec = self._spec
+        self.metadata = metadata
+        """What the server says about itself."""
+        self.chunk: int = metadata.get("chunk") or 1
+        """How many actions it gives at a time, where it says so."""
+        self.batched = bool(metadata.get("batch"))
+        """Whether it takes many rows in one message."""
+        wanted: Mapping[str, Any] | None = metadata.get("fields") if self.batched else None
+        self._names = _names(spec, chosen, wanted)
+        if wanted is not None:
+            _check_fit(spec, self._names, metadata)
+        if wanted is not None or chosen:
+            fields = [spec.observations[name] for name in self._names if name in spec.observations]
+            self.cameras = tuple(dict.fromkeys(field.camera for field in fields if field.camera))
 
     def act(self, observations: Observations) -> ActionChunk:
         """Ask the server for every row's next chunk."""

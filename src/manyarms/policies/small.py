@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from manyarms.errors import ConfigError, did_you_mean
+from manyarms.errors import ConfigError
 from manyarms.policies.base import Observations
-from manyarms.policies.network import NetworkConfig, NetworkPolicy, state_names
+from manyarms.policies.network import NetworkConfig, NetworkPolicy, image_names, state_names
+from manyarms.policies.trainable import configured
 from manyarms.simulators.base import Spec
 
 #: Numbers of an observation whose spread is below are not scaled up any further.
@@ -102,7 +103,7 @@ class MlpPolicy(NetworkPolicy):
     cameras: tuple[str, ...] = ()
 
     def __init__(self, spec: Spec, **options: Any) -> None:
-        config = _configured(SmallConfig, options)
+        config = configured(SmallConfig, options, "this policy")
         self.names = state_names(spec, config.fields)
         if not self.names:
             raise ConfigError("mlp reads numbers, but the simulator shows images only", do="use policy pixel")
@@ -131,8 +132,8 @@ class PixelPolicy(NetworkPolicy):
     """Sees cameras, numbers and what it is told."""
 
     def __init__(self, spec: Spec, **options: Any) -> None:
-        config = _configured(PixelConfig, options)
-        images = [n for n, f in spec.observations.items() if f.camera and f.dtype == "u1" and len(f.shape) == 3]
+        config = configured(PixelConfig, options, "this policy")
+        images = image_names(spec)
         self.images = list(config.images) or images
         if not self.images or any(name not in images for name in self.images):
             raise ConfigError(f"pixel looks at {self.images or 'images'}, but there is {images or 'none'}")
@@ -166,15 +167,6 @@ def _normalise(torsos: Sequence[Any], state: Tensor) -> None:
     for torso in torsos:
         if torso is not None:
             torso.normalise_by(state.to(torso.mean.device))
-
-
-def _configured(kind: type[Any], options: dict[str, Any]) -> Any:
-    known = [field.name for field in fields(kind)]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ConfigError(f"this policy has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
-    lists = {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
-    return kind(**{**options, **lists})
 
 
 def _numbers(observations: Observations, names: Sequence[str]) -> Tensor:

@@ -16,6 +16,9 @@ import numpy as np
 
 from manyarms.errors import ConfigError, did_you_mean
 
+DATASET_STATISTICS = "dataset_statistics.json"
+"""OpenVLA's file of statistics, beside its weights."""
+
 _ARRAYS = ("mean", "std", "min", "max", "q01", "q99")
 
 
@@ -68,7 +71,7 @@ def load_dataset_statistics(path: str | Path, key: str) -> dict[str, FieldStatis
 
     A dataset that is only there as ``<key>_no_noops`` is found under its plain name too.
     """
-    path = _inside(path, "dataset_statistics.json")
+    path = _inside(path, DATASET_STATISTICS)
     content = _read(path)
     chosen = content.get(key, content.get(f"{key}_no_noops"))
     if not isinstance(chosen, dict):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import ActionChunk, Observations, joined
 from manyarms.policies.heads import Evaluation
 from manyarms.simulators.base import Spec
+
+Config = TypeVar("Config")
 
 
 class TrainablePolicy(nn.Module):
@@ -109,4 +114,21 @@ class TrainablePolicy(nn.Module):
         """Scale numbers by what they are in these; a policy that sees none has nothing to do."""
 
 
-__all__ = ["TrainablePolicy"]
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Make new weights depend on `seed` only, and leave PyTorch's own randomness as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def configured(kind: type[Config], options: Mapping[str, Any], policy: str) -> Config:
+    """Make a config of options as the command line and YAML give them; `policy` is whose they are, in words."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ConfigError(f"{policy} has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
+
+
+__all__ = ["TrainablePolicy", "configured", "seeded"]

@@ -18,13 +18,13 @@ _OPENVLA_EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class ZScore:
-    """``(x - mean) / (std + 1e-6)``, as openpi; statistics are cut to the width of x."""
+    """``(x - mean) / (std + epsilon)``, as openpi; statistics are cut to the width of x."""
 
     statistics: FieldStatistics
     epsilon: float = _OPENPI_EPSILON
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        mean, std = (_cut(array, x, "values") for array in self.statistics.need("mean", "std"))
+        mean, std = (_cut(array, x) for array in self.statistics.need("mean", "std"))
         return ((x - mean) / (std + self.epsilon)).astype(np.float32)
 
     def undo(self, x: np.ndarray) -> np.ndarray:
@@ -37,13 +37,13 @@ class ZScore:
 
 @dataclass(frozen=True)
 class Quantile:
-    """``(x - q01) / (q99 - q01 + 1e-6) * 2 - 1``, as openpi."""
+    """``(x - q01) / (q99 - q01 + epsilon) * 2 - 1``, as openpi."""
 
     statistics: FieldStatistics
     epsilon: float = _OPENPI_EPSILON
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        low, high = (_cut(array, x, "values") for array in self.statistics.need("q01", "q99"))
+        low, high = (_cut(array, x) for array in self.statistics.need("q01", "q99"))
         return ((x - low) / (high - low + self.epsilon) * 2.0 - 1.0).astype(np.float32)
 
     def undo(self, x: np.ndarray) -> np.ndarray:
@@ -63,14 +63,14 @@ class MaskedQuantile:
     epsilon: float = _OPENVLA_EPSILON
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        low, high = (_cut(array, x, "values") for array in self.statistics.need("q01", "q99"))
+        low, high = (_cut(array, x) for array in self.statistics.need("q01", "q99"))
         scaled = 2.0 * (x - low) / (high - low + self.epsilon) - 1.0
         if self.clip:
             scaled = np.clip(scaled, -1.0, 1.0)
         return np.where(self._mask(x), scaled, x).astype(np.float32)
 
     def undo(self, x: np.ndarray) -> np.ndarray:
-        low, high = (_cut(array, x, "values") for array in self.statistics.need("q01", "q99"))
+        low, high = (_cut(array, x) for array in self.statistics.need("q01", "q99"))
         return np.where(self._mask(x), 0.5 * (x + 1.0) * (high - low + self.epsilon) + low, x).astype(np.float32)
 
     def _mask(self, x: np.ndarray) -> np.ndarray:
@@ -182,9 +182,9 @@ def _along(values: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
     return np.take(values, low, axis) * (1.0 - share) + np.take(values, high, axis) * share
 
 
-def _cut(array: np.ndarray, x: np.ndarray, what: str) -> np.ndarray:
+def _cut(array: np.ndarray, x: np.ndarray) -> np.ndarray:
     if array.shape[-1] < x.shape[-1]:
-        raise ConfigError(f"the statistics are for {array.shape[-1]} {what}, but there are {x.shape[-1]}")
+        raise ConfigError(f"the statistics are for {array.shape[-1]} values, but there are {x.shape[-1]}")
     return array[..., : x.shape[-1]]
 
 

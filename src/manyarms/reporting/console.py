@@ -19,7 +19,7 @@ def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ())
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(markup=False)  # manyarms[torch] is no style
     if not console.is_terminal:
         for line in [title] * bool(title) + lined_up(rows, header):
             print(line)
@@ -47,7 +47,7 @@ class Scoreboard:
 
         self._total = total
         self._scores: dict[str, list[int]] = {}
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, markup=False)
         self._live: Any = None
         self._cell: Cell | None = None
         self._printed = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve
 from manyarms.reporting.plots import Lines, Plot
-from manyarms.reporting.results import not_written, write_atomically
+from manyarms.reporting.results import make_folder, not_written, write_atomically
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Spec
@@ -29,6 +30,9 @@ from manyarms.vector import EpisodeId
 from manyarms.workers.wire import decode, encode
 
 _FORMAT = 1
+
+#: Episodes that may wait for the disk; a simulator that is faster than it must not fill the memory.
+_WAITING = 8
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ class Recorder:
         self._positions = {episode.key: i for i, episode in enumerate(episodes)}
         self._rows: dict[int, _Gathered] = {}
         self._pool = ThreadPoolExecutor(1)
-        self._writing: list[Future[None]] = []
-        (folder / "episodes").mkdir(parents=True, exist_ok=True)
+        self._writing: deque[Future[None]] = deque()
+        make_folder(folder / "episodes")
         head = {"format": _FORMAT, "manyarms": manyarms.__version__, "spec": spec.to_json(), **source}
         write_atomically(folder / "recording.json", json.dumps(head, indent=2) + "\n")
 
@@ -90,6 +94,7 @@ class Recorder:
         gathered = self._rows.pop(row)
         if episode is not None:
             self._writing.append(self._pool.submit(self._write, gathered, episode))
+            self._settle(_WAITING)
 
     def _write(self, gathered: _Gathered, episode: Episode) -> None:
         position = self._positions[episode.id.key]
@@ -103,16 +108,24 @@ class Recorder:
                 arrays[f"{role}:{name}"] = np.stack([part[name] for part in parts])
         path = _path(self.folder, position)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with beside.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        beside.replace(path)
+        try:
+            with beside.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
 
     def close(self) -> None:
         """Wait until all is on disk; raise what went wrong."""
         self._pool.shutdown()
-        for writing in self._writing:
+        self._settle(0)
+
+    def _settle(self, waiting: int) -> None:
+        """Wait until at most so many episodes wait for the disk; raise what went wrong with those before."""
+        while self._writing and (len(self._writing) > waiting or self._writing[0].done()):
             try:
-                writing.result()
+                self._writing.popleft().result()
             except OSError as error:
                 raise not_written(self.folder, error) from error
 
@@ -133,7 +146,9 @@ class Recording(Shown):
         try:
             self.head: dict[str, Any] = json.loads((self.folder / "recording.json").read_text())
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder} is not a recording", why=str(error)) from error
+            raise ConfigError(
+                f"{folder} is not a recording", why=str(error), do="give a folder that `manyarms record` wrote"
+            ) from error
         if self.head.get("format") != _FORMAT:
             raise ConfigError(f"{folder} has format {self.head.get('format')}, this version reads {_FORMAT}")
         self.spec = Spec.from_json(self.head["spec"])
@@ -211,8 +226,10 @@ def _means(outcomes: Sequence[Outcome]) -> tuple[str, str, str]:
     return f"{sum(o.success for o in outcomes)} / {count}", f"{steps:.1f}", f"{earned:.2f}"
 
 
-def replay_policy(spec: Spec, recording: str, *, chunk: int = 1) -> ReplayPolicy:
+def replay_policy(spec: Spec, recording: str = "", *, chunk: int = 1) -> ReplayPolicy:
     """Make a policy that plays a recording's actions back (``policy: replay``)."""
+    if not recording:
+        raise ConfigError("policy 'replay' needs a recording", do="--policy-options recording=FOLDER")
     episodes = {episode.id.key: episode.actions for episode in Recording(recording)}
     return ReplayPolicy(spec, episodes, chunk=chunk)
 

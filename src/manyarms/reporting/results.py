@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from manyarms.errors import ConfigError, DiskError
@@ -103,13 +106,11 @@ class ResultFolder:
         self._path = folder / f"episodes-{rank}.jsonl"
         if self._path.exists() and not resume:
             raise ConfigError(f"{folder} holds results already", do="--resume to go on, or another --out")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{folder} cannot be made", why=str(error)) from error
-        known = folder / "config.json"
+        self._made = not folder.exists()
+        make_folder(folder)
+        self._config = known = folder / "config.json"
         text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
-        if known.exists() and known.read_text() != text:
+        if self._begun and known.exists() and known.read_text() != text:
             before = json.loads(known.read_text())
             differs = [name for name in config if before.get(name) != json.loads(text).get(name)]
             raise ConfigError(
@@ -119,6 +120,23 @@ class ResultFolder:
             )
         write_atomically(known, text)
         self._mend()
+
+    def __enter__(self) -> ResultFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave no folder behind of an evaluation that failed before anything was played."""
+        with suppress(OSError):  # another rank was faster
+            if kind is not None and self._made and [*self.folder.iterdir()] == [self._config]:
+                self._config.unlink()
+                self.folder.rmdir()
+
+    @property
+    def _begun(self) -> bool:
+        """Whether any rank has finished an episode."""
+        return any(self.folder.glob("episodes-*.jsonl"))
 
     def _mend(self) -> None:
         """Cut off a line that was being written when the last run ended."""
@@ -172,8 +190,18 @@ def write_atomically(path: Path, text: str) -> None:
         raise not_written(path, error) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, or say why that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be made", why=str(error), do="choose a place that can be written to, or make room there"
+        ) from error
+
+
 def not_written(path: Path, error: OSError) -> DiskError:
     """Return what to say of a file that could not be written."""
-    return DiskError(
-        f"{path} cannot be written", why=error.strerror or str(error), do="make room there, then go on with --resume"
-    )
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    do = "make room there, then go on with --resume" if full else "choose a place that can be written to"
+    return DiskError(f"{path} cannot be written", why=error.strerror or str(error), do=do)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from manyarms.errors import ConfigError, RolloutError
-from manyarms.policies.base import ActionChunk, Observations, Policy
+from manyarms.policies.base import Observations, Policy
 from manyarms.rollout.episode import Episode, EpisodeBuilder, Steps
 from manyarms.rollout.memory import MemoryPlan, plan_memory
 from manyarms.rollout.queues import ActionQueues
@@ -356,4 +356,4 @@ def info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-__all__ = ["ActionChunk", "Runner", "RunnerConfig", "Sink", "info_of"]
+__all__ = ["Runner", "RunnerConfig", "Sink", "info_of"]

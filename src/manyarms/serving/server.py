@@ -45,7 +45,6 @@ class PolicyServer:
         self._policy, self._spec = policy, spec
         self._reader = Reader(spec, getattr(policy, "cameras", None))
         self._at_work = 0
-        self._ready: Future[None] = Future()
 
     @property
     def url(self) -> str:
@@ -156,6 +155,7 @@ class PolicyServer:
     # -- in a thread --------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> PolicyServer:
+        self._ready: Future[None] = Future()
         self._running: Future[None] = Future()
         # Where nobody closes it, as in a notebook that is shut down, the process must end all the same.
         Thread(target=self._run_in_thread, name="manyarms-server", daemon=True).start()

@@ -302,9 +302,6 @@ class LockstepSimulator:
         """Return the action that keeps a row still: zeros, or the bound nearest to zero."""
         return hold_action(self.spec)
 
-    def expect(self, cameras: Sequence[str]) -> None:
-        """Hear which cameras the next `step` will be observed through."""
-
     def info(self, row: int) -> Dict[str, Any]:
         """Return further facts on a row's last reset or step."""
         return {}

@@ -1,4 +1,4 @@
-"""Checks that the options of several simulators share."""
+"""What the options of several simulators share: checks, and the two spellings of a task's name."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def width_and_height(image_size: Union[int, Sequence[int]], most: int) -> Tuple[
     if not all(_LEAST <= side <= most for side in (width, height)):
         raise SpecError("image_size is %r: width and height must be from %d to %d" % (image_size, _LEAST, most))
     return int(width), int(height)
+
+
+def snake_case(name: str) -> str:
+    """Turn ``OpenDrawer`` into ``open_drawer``; leave what is so already."""
+    letters = []
+    for i, letter in enumerate(name):
+        if letter.isupper() and i and not name[i - 1].isupper() and name[i - 1] != "_":
+            letters.append("_")
+        letters.append(letter.lower())
+    return "".join(letters)

@@ -7,6 +7,16 @@ import glob
 import os
 from typing import Optional
 
+#: Values of ``MUJOCO_GL`` that switch rendering off.
+OFF = ("disable", "disabled", "off", "0", "false")
+
+#: Libraries that render without a screen, and the files they come in.
+LIBRARIES = {"egl": ("libEGL.so.1", "libEGL.so"), "osmesa": ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")}
+
+
+class NoGraphics(RuntimeError):
+    """Nothing here can render."""
+
 
 def choose_backend() -> Optional[str]:
     """Name the library MuJoCo is to render with; must be in ``MUJOCO_GL`` before MuJoCo is first imported.
@@ -15,18 +25,18 @@ def choose_backend() -> Optional[str]:
     """
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if chosen:
-        return chosen if chosen not in ("disable", "disabled", "off", "0", "false") else None
-    egl = can_load("libEGL.so.1", "libEGL.so")
+        return chosen if chosen not in OFF else None
+    egl = is_installed("egl")
     if egl and has_gpu():
         return "egl"
-    if can_load("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so"):
+    if is_installed("osmesa"):
         return "osmesa"
     return "egl" if egl else None
 
 
-def can_load(*names: str) -> bool:
-    """Tell whether the system finds one of these libraries, in its own places or in ``LD_LIBRARY_PATH``."""
-    for name in names:
+def is_installed(library: str) -> bool:
+    """Tell whether the system finds one of `LIBRARIES`, in its own places or in ``LD_LIBRARY_PATH``."""
+    for name in LIBRARIES[library]:
         try:
             ctypes.CDLL(name)
             return True
@@ -50,4 +60,22 @@ def set_backend() -> Optional[str]:
     return backend
 
 
-__all__ = ["can_load", "choose_backend", "has_gpu", "set_backend"]
+def check_backend() -> None:
+    """Refuse to render where `set_backend` found nothing to do it with."""
+    if os.environ.get("MUJOCO_GL", "") in ("disable", ""):
+        raise NoGraphics(
+            "cameras were asked for, but neither EGL nor OSMesa is installed: "
+            "apt-get install libosmesa6 (or libegl1 libgl1-mesa-dri), or cameras=[]"
+        )
+
+
+__all__ = [
+    "LIBRARIES",
+    "OFF",
+    "NoGraphics",
+    "check_backend",
+    "choose_backend",
+    "has_gpu",
+    "is_installed",
+    "set_backend",
+]

@@ -221,7 +221,7 @@ def check_saved_states_replay(subject: Subject) -> None:
 
 
 def check_every_task_runs(subject: Subject) -> None:
-    """Every task that the spec lists can be reset to and stepped."""
+    """Every task that the spec lists, or the first 20 of many, can be reset to and stepped."""
     with subject.make(num_envs=1) as envs:
         action = repeat(stack(subject.actions(envs, 1)), 1)
         for i, task in enumerate(envs.simulator_spec.tasks[:20]):

@@ -12,7 +12,12 @@ from manyarms.errors import ConfigError
 
 def row_indices(rows: Sequence[int] | np.ndarray, num_envs: int) -> np.ndarray:
     """Return rows as an array of distinct indices."""
-    indices = np.asarray(rows, dtype=np.int64).reshape(-1)
+    given = np.asarray(rows).reshape(-1)
+    if given.size and given.dtype.kind not in "iu":
+        raise ConfigError(
+            f"rows are named by whole numbers, got {given.dtype}", do="of a mask: numpy.flatnonzero(mask)"
+        )
+    indices = given.astype(np.int64, copy=False)
     listed = indices.tolist()
     if listed and (min(listed) < 0 or max(listed) >= num_envs):
         bad = next(row for row in listed if not 0 <= row < num_envs)
@@ -46,7 +51,7 @@ def seeds_for(seed: int | Sequence[int | None] | None, num_envs: int) -> list[in
 
 def one_per_row(name: str, values: Any, num_envs: int) -> Sequence[Any]:
     """Return one value a row; a string, a number or nothing is the same for all."""
-    if values is None or isinstance(values, (str, int)):
+    if values is None or isinstance(values, (str, int, np.integer)):
         return [values] * num_envs
     if len(values) != num_envs:
         raise ConfigError(f"{len(values)} {name} were given for {num_envs} environments")
@@ -57,7 +62,7 @@ def chunk_lengths(lengths: Any, count: int, actions: Any) -> np.ndarray:
     """Return how many of its actions each row runs; all of them by default."""
     first = actions
     while isinstance(first, Mapping):
-        first = next(iter(first.values()))
+        first = next(iter(first.values()), ())
     shape = tuple(np.shape(first))
     if shape and shape[0] != count:
         raise ConfigError(f"actions for {shape[0]} rows were given, but {count} rows are named")

@@ -138,7 +138,6 @@ class VectorConfig:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is {seconds!r}; it must be a positive number of seconds")
-
         if self.stay_awake is not None and not 0 <= self.stay_awake <= 1e6:
             raise ConfigError(f"stay_awake is {self.stay_awake!r}; give microseconds, from 0 to a second")
 
@@ -240,5 +239,7 @@ def rows_of(
     several = [simulator] if isinstance(simulator, (str, SimulatorConfig)) or callable(simulator) else list(simulator)
     if not several:
         raise ConfigError("no simulator given")
+    if len(several) > num_envs:
+        raise ConfigError(f"{len(several)} simulators need as many rows, got num_envs={num_envs}", do="raise num_envs")
     configs = [s if isinstance(s, SimulatorConfig) else SimulatorConfig(name_of(s), **common) for s in several]
     return [configs[i % len(configs)] for i in range(num_envs)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from manyarms.vector.endings import signal_name
 
 _EGL_DEVICES, _EGL_SURFACELESS = 0x313F, 0x31DD
 _EGL_CONFIG = (0x3033, 1, 0x3040, 8, 0x3038)  # surface type: pbuffer; renderable type: OpenGL
@@ -28,7 +29,7 @@ def egl_failure() -> str:
     except subprocess.TimeoutExpired:
         return "the driver hung"
     if done.returncode < 0:
-        return f"the driver crashed with {signal.Signals(-done.returncode).name}"
+        return f"the driver crashed with {signal_name(-done.returncode)}"
     said = done.stderr.strip().splitlines()
     return "" if done.returncode == 0 else (said[-1] if said else f"exit code {done.returncode}")
 

@@ -411,6 +411,12 @@ class Engine:
         if worker.rows[0] in self._groups:
             self._flush(self._groups[worker.rows[0]])
 
+    def put_back(self, rows: np.ndarray, ended: Sequence[bool]) -> None:
+        """Note rows that go on from a loaded state, whatever had become of their episode."""
+        for row in rows.tolist():
+            self._doomed.pop(row, None)
+        self.state[rows] = np.where(ended, ENDED, LIVE)
+
     def note_ends(self, rows: Sequence[int]) -> None:
         """Count episodes that came to their end."""
         for row in rows:

@@ -241,6 +241,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise RowStateError(f"rows {idle} have no running episode", do="begin() one in each before send()")
         sizes = chunk_lengths(lengths, len(rows), actions)
         self._actions.write_chunk(rows, actions, self.config.max_chunk)
+        self._uncertain = True
         self._control[rows, w.NUM_ACTIONS] = sizes
         self._sent_length = -1
         self._prepare(cameras, w.DISABLED, rows)
@@ -310,11 +311,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def load_state(self, states: Sequence[Any], rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Put each row back into a saved state; `observations` shows it."""
+        self._check_open()
         indices = row_indices(self._all_rows if rows is None else rows, self.num_envs)
+        if len(states) != len(indices):
+            raise ConfigError(f"{len(states)} states were given for {len(indices)} rows")
         self._uncertain = True
-        self._prepare(None, self._mode)
+        self._cameras.ask(None, indices)
         ended = self._call(indices, "load_state", [(state,) for state in states], {})
-        self._engine.state[indices] = np.where(ended, ENDED, LIVE)
+        self._engine.put_back(indices, ended)
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each row."""
@@ -372,6 +376,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise RowStateError(
                 f"rows {idle.tolist()} have no running episode", do="reset() first, or reset(options={'reset_mask': …})"
             )
+        self._engine.require_idle(self._all_rows.tolist())
 
     def _note_ends(self, ended: np.ndarray, aborted: np.ndarray) -> None:
         if ended.any():

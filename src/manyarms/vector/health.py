@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from manyarms.vector.memory import pretty
 from manyarms.vector.patience import Patience, Suspicion, process_state
 from manyarms.vector.process import DOWN, READY, WorkerProcess
 from manyarms.vector.supervisor import Supervisor
+from manyarms.workers import words as w
 
 logger = logging.getLogger("manyarms")
 
@@ -27,8 +29,19 @@ _AT_ONCE = 1.5
 #: After this part of its time a worker is looked at closely; only what is seen from then on counts against it.
 _SUSPICIOUS = 0.25
 
-#: The oldest command of a worker: sequence number, when it was sent, whether it is a reset, how many actions it has.
-Command = tuple[int, float, bool, int]
+#: As messages name them.
+_COMMANDS = {w.STEP: "step", w.RESET: "reset", w.CALL: "call"}
+
+
+class Command(NamedTuple):
+    """What a worker is at work on."""
+
+    tick: int
+    """The sequence number it was sent with."""
+    sent_at: float
+    word: int
+    """What it is: `words.STEP`, `RESET` or `CALL`."""
+    actions: int
 
 
 class Health:
@@ -78,22 +91,22 @@ class Health:
         return found
 
     def _look_for_hang(self, worker: WorkerProcess, command: Command, seed: int | None) -> WorkerError | None:
-        tick, sent, is_reset, actions = command
-        elapsed = time.monotonic() - sent
-        allowed = self._patience.allowed(is_reset, actions)
+        is_long = command.word != w.STEP  # a call has the time of a reset
+        elapsed = time.monotonic() - command.sent_at
+        allowed = self._patience.allowed(is_long, command.actions)
         if elapsed < allowed * _SUSPICIOUS:
-            self._patience.learn(is_reset, actions, elapsed)
+            self._patience.learn(is_long, command.actions, elapsed)
             return None
         suspected, suspicion = self._suspicions.get(worker.index, (0, None))
-        if suspicion is None or suspected != tick or suspicion.pid != worker.pid:
-            self._suspicions[worker.index] = (tick, Suspicion(worker.pid))
+        if suspicion is None or suspected != command.tick or suspicion.pid != worker.pid:
+            self._suspicions[worker.index] = (command.tick, Suspicion(worker.pid))
             return None
         if suspicion.idle_seconds() < allowed:
             return None
         del self._suspicions[worker.index]
         tail = worker.log_tail()
         return WorkerTimeout(
-            f"{worker.describe(seed)} did not come back from a {'reset' if is_reset else 'step'} in {elapsed:.1f} s",
+            f"{worker.describe(seed)} did not come back from a {_COMMANDS[command.word]} in {elapsed:.1f} s",
             rows=worker.rows,
             why="\n".join(filter(None, [process_state(worker.pid), f"it last printed:\n{tail}" if tail else ""])),
             do="raise step_timeout or reset_timeout, or replay the seed by itself",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from manyarms.vector.endings import has_ended
 from manyarms.vector.keeper import Keeper
 from manyarms.workers import wire
 from manyarms.workers.nursery import send_request
@@ -109,23 +108,11 @@ class ForkedChild:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end, have the nursery reap it, and return the exit code."""
-        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            self.returncode = LOST  # its nursery died before it, and someone else has reaped it
-            return LOST
-        try:
-            poller = select.poll()
-            poller.register(pidfd, select.POLLIN)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-            if not poller.poll(left):
+            if not has_ended(self.pid, timeout):
                 raise subprocess.TimeoutExpired("worker", timeout or 0.0)
-        finally:
-            os.close(pidfd)
-        try:
             code = self._nursery.reap(self.pid)
-        except NurseryGone:
-            code = None
+        except (ProcessLookupError, NurseryGone):
+            code = None  # its nursery died before it, and someone else has reaped it
         self.returncode = LOST if code is None else code
         return self.returncode

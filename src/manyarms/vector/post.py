@@ -83,7 +83,7 @@ class Post:
     def send(self, row: int, command: int, payload: bytes) -> None:
         """Send one row a command."""
         self._mark(row, command, len(payload))
-        _ring(self._worker_of[row].command_fd, self._bytes[row] + payload)
+        self._worker_of[row].ring(self._bytes[row] + payload)
 
     def send_group(self, rows: Sequence[int], commands: Mapping[int, tuple[int, bytes]]) -> None:
         """Send the rows of a lock-step group their commands at once; those without one are held."""
@@ -96,7 +96,7 @@ class Post:
             else:
                 self.control[row, w.COMMAND] = w.NOTHING
                 self.control[row, w.PAYLOAD] = 0
-        _ring(self._worker_of[rows[0]].command_fd, bytes([wire.GROUP]) + payload)
+        self._worker_of[rows[0]].ring(bytes([wire.GROUP]) + payload)
 
     def _mark(self, row: int, command: int, size: int) -> None:
         self._stepping_all = False
@@ -159,16 +159,7 @@ class Post:
         for row, tick in enumerate(self._expected):
             if tick > 0:
                 worker, sent = self._worker_of[row], self._sent_at[row]
-                if worker not in oldest or sent < oldest[worker][1]:
-                    words = self.control[row]
-                    oldest[worker] = (tick, sent, words[w.COMMAND] != w.STEP, int(words[w.NUM_ACTIONS]))
+                if worker not in oldest or sent < oldest[worker].sent_at:
+                    words = self._words[row]
+                    oldest[worker] = Command(tick, sent, words[w.COMMAND], words[w.NUM_ACTIONS])
         return oldest
-
-
-def _ring(fd: int, data: bytes) -> None:
-    """Ring a doorbell. Where nobody answers, the worker is dying and its pidfd will say so, with the cause."""
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except BrokenPipeError:
-        return

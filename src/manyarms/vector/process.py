@@ -8,9 +8,11 @@ import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +20,7 @@ from typing import IO, Any
 from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.display import Variables
+from manyarms.vector.endings import signal_name
 from manyarms.vector.keeper import Keeper
 from manyarms.vector.nursery import LOST, Child, Nursery, NurseryGone
 from manyarms.workers import wire
@@ -40,6 +43,10 @@ _OWN_PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LA
 
 _TAIL_BYTES = 8192
 _TAIL_LINES = 12
+
+#: Commands of no more bytes than this fit into the pipe for all rows of a worker at once.
+_SHORT = 64
+_SECONDS_FOR_A_FRAME = 30.0
 
 
 # The phases of a worker's life.
@@ -73,6 +80,8 @@ class WorkerProcess:
         self._log: IO[bytes] | None = None
         self._process: Child | None = None
         self._socket: socket.socket | None = None
+        self._heard: deque[Any] = deque()
+        """Frames that were read before anyone asked for them."""
 
     @property
     def pid(self) -> int:
@@ -143,9 +152,35 @@ class WorkerProcess:
         """Send a frame of the handshake."""
         self.socket.sendall(wire.frame(value))
 
-    def receive(self, timeout: float | None = 30.0) -> Any:
+    def ring(self, data: bytes) -> None:
+        """Ring the doorbell. Where nobody answers, the worker is dying and its pidfd will say so, with the cause."""
+        try:
+            if len(data) <= _SHORT:
+                os.write(self.command_fd, data)
+            else:
+                self._ring_at_length(memoryview(data))
+        except (ConnectionError, TimeoutError, ValueError, struct.error):
+            return
+
+    def _ring_at_length(self, data: memoryview) -> None:
+        """Write what the pipe may not hold, and hear what the worker says meanwhile: else each waits for the other."""
+        poller = select.poll()
+        poller.register(self.command_fd, select.POLLOUT)
+        poller.register(self.socket, select.POLLIN)
+        while data:
+            ready = [fd for fd, _ in poller.poll()]
+            if self.command_fd in ready:
+                data = data[os.write(self.command_fd, data[: select.PIPE_BUF]) :]
+            else:
+                self._heard.append(self._read_frame())
+
+    def receive(self) -> Any:
+        """Return the next frame."""
+        return self._heard.popleft() if self._heard else self._read_frame()
+
+    def _read_frame(self) -> Any:
         """Read a frame; one that has begun to arrive comes whole, or the worker is lost."""
-        self.socket.settimeout(timeout)
+        self.socket.settimeout(_SECONDS_FOR_A_FRAME)
         try:
             return wire.receive(self.socket)
         finally:
@@ -214,6 +249,7 @@ class WorkerProcess:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._heard.clear()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -276,8 +312,7 @@ def explain_exit(code: int) -> tuple[str, str, str]:
         return "ended, nobody knows how", "the process that had started it was gone", "look at what it last printed"
     if code >= 0:
         return f"ended with exit code {code}", "", "look at what it last printed; the simulator may have called exit"
-    number = -code
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    name = signal_name(-code)
     causes: Mapping[str, tuple[str, str]] = {
         "SIGKILL": ("the system was out of memory (usual cause)", "lower num_envs, or give the machine more memory"),
         "SIGSEGV": ("the simulator's native code crashed", "replay the seed by itself; update the simulator or driver"),

@@ -75,9 +75,9 @@ class Supervisor:
         self._by_fd: dict[int, WorkerProcess] = {}
         self._plan: Mapping[str, Any] | None = None
         self._down: list[WorkerProcess] = []
+        """Those that wait to be started again, or are starting."""
         self._nurseries: dict[int, Nursery] = {}
         """Where workers are forked from, by the `id` of their simulator's config."""
-        self.restarts = 0
 
     def start(self) -> list[Spec]:
         """Start all workers and return the spec of every row."""
@@ -107,10 +107,10 @@ class Supervisor:
 
     def wait(self, timeout: float | None) -> tuple[list[WorkerProcess], list[WorkerProcess]]:
         """Sleep until the bell rings or something happens to a worker; return who died, and who is up again."""
-        if self._down:
-            timeout = self._start_those_due(timeout)
         dead: list[WorkerProcess] = []
         risen: list[WorkerProcess] = []
+        if self._down:
+            timeout = self._start_those_due(timeout, dead)
         for fd, _ in self._epoll.poll(timeout):
             worker = self._by_fd.get(fd)
             if worker is None or worker in dead:
@@ -119,7 +119,9 @@ class Supervisor:
                 dead.append(worker)
             else:
                 self._hear(worker, dead, risen)
-        return dead, risen
+        if self._down and (dead or risen):
+            self._down = [worker for worker in self._down if worker not in dead and worker not in risen]
+        return dead, [worker for worker in risen if worker not in dead]
 
     def take_down(self, worker: WorkerProcess) -> None:
         """Kill a worker, if it is not gone already, and let go of its files."""
@@ -142,7 +144,6 @@ class Supervisor:
         worker.episodes = 0
         self._down.append(worker)
         worker.restarts += 1
-        self.restarts += 1
         return True
 
     def close(self, timeout: float = 5.0) -> None:
@@ -292,11 +293,16 @@ class Supervisor:
 
     # -- starting again -----------------------------------------------------------------------------------------------
 
-    def _start_those_due(self, timeout: float | None) -> float | None:
+    def _start_those_due(self, timeout: float | None, dead: list[WorkerProcess]) -> float | None:
         """Start the workers whose pause is over; return how long to sleep at most."""
         now = time.monotonic()
         for worker in [worker for worker in self._down if worker.phase == DOWN and worker.restart_at <= now]:
-            self._spawn(worker)
+            try:
+                self._spawn(worker)
+            except ManyarmsError as error:  # its display or its interpreter has gone
+                worker.last_error = error
+                worker.end(timeout=0.0)
+                dead.append(worker)
         due = min((worker.restart_at for worker in self._down), default=now) - now
         return max(0.0, due) if timeout is None else max(0.0, min(timeout, due))
 
@@ -306,11 +312,9 @@ class Supervisor:
             self._converse(worker)
         except (ConnectionError, OSError, ManyarmsError) as error:
             worker.last_error = error
-            self._down.remove(worker)
             dead.append(worker)
             return
         if worker.phase == READY:
-            self._down.remove(worker)
             risen.append(worker)
 
     def overdue(self) -> list[WorkerProcess]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from manyarms.errors import StartError
+from manyarms.vector.endings import has_ended
 from manyarms.vector.keeper import Keeper
 from manyarms.vector.xauthority import PATIENCE, SOCKETS, authority_entry, knock
 
@@ -139,7 +140,7 @@ class Xvfb:
     def end(self, deadline: float) -> None:
         """Wait for the end, kill what is left of its group, and remove what it left behind."""
         if self._process.returncode is None:
-            _wait_for_exit(self.pid, deadline)
+            has_ended(self.pid, deadline - time.monotonic())
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
             self._process.wait()
@@ -187,14 +188,3 @@ def wait_until_up(servers: Sequence[Xvfb], deadline: float) -> None:
 def _identity(path: str) -> tuple[int, int]:
     status = os.lstat(path)
     return status.st_ino, status.st_mtime_ns
-
-
-def _wait_for_exit(pid: int, deadline: float) -> None:
-    """Wait until a child has ended, without reaping it."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-    finally:
-        os.close(pidfd)

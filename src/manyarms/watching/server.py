@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import ipaddress
 import json
@@ -185,10 +186,13 @@ class _Server(ThreadingHTTPServer):
             except (OSError, OverflowError) as error:
                 if port is None and attempt:
                     continue
+                taken = getattr(error, "errno", None) == errno.EADDRINUSE
                 raise ConfigError(
                     f"cannot listen on {host}" + (f":{port}" if port else ""),
                     why=getattr(error, "strerror", None) or str(error),
-                    do="end what listens there, or choose another --port (0 picks a free one)",
+                    do="end what listens there, or choose another --port (0 picks a free one)"
+                    if taken
+                    else "choose an address of this machine with --host, and a --port that you may use",
                 ) from error
             return
 

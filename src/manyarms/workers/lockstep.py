@@ -10,7 +10,7 @@ import numpy as np
 from ..simulators.base import Start, StepResult
 from . import words as w
 from .port import Port, Stopwatch
-from .rows import NotLive
+from .rows import NotLive, own_state
 
 
 class Group:
@@ -102,7 +102,8 @@ class Group:
 
     def _reset(self, starts: Dict[int, Start]) -> None:
         rows = sorted(starts) if self.partial_reset else list(range(len(self.ports)))
-        self.simulator.reset(rows, [starts.get(i, Start()) for i in rows])
+        chosen = [starts.get(i, Start()) for i in rows]
+        self.simulator.reset(rows, [start._replace(init_state=own_state(start.init_state)) for start in chosen])
         for i in rows:
             self.steps[i] = 0
             self.ended[i] = i not in starts

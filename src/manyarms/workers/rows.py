@@ -41,8 +41,8 @@ class Row:
         if options is not None and hasattr(self.simulator, "set_options"):
             self.simulator.set_options(options)
         watch = self._start_watch()
-        self._restart(start.get("task"), start.get("seed"), start.get("init_state"))
-        self._finish(self.port.asked_cameras(), watch, w.SIM)
+        self._restart(start.get("task"), start.get("seed"), own_state(start.get("init_state")))
+        self._finish(self.port.asked_cameras(), watch)
         self.port.status[w.WAS_RESET] = 1
 
     def _plain_step(self) -> Callable[[], None]:
@@ -107,7 +107,7 @@ class Row:
             self._restart(None, None, None)
             port.report_steps((), False, False, False)
             port.status[w.WAS_RESET] = 1
-            self._finish(cameras, watch, w.SIM)
+            self._finish(cameras, watch)
         else:
             self._run_actions(cameras)
             self._finish_step(mode, cameras, watch)
@@ -119,7 +119,7 @@ class Row:
             self.port.report_final_info(self.simulator.info())
             self._restart(None, None, None)
             self.port.status[w.WAS_RESET] = 1
-        self._finish(cameras, watch, w.SIM)
+        self._finish(cameras, watch)
 
     def _run_actions(self, cameras: Any) -> None:
         port, limit = self.port, self.limit
@@ -152,7 +152,7 @@ class Row:
                 self._tell(cameras if taken == count or watched else ())
             result = self.simulator.step(action)
             if watched and taken < count and not (result[2] or result[3]):
-                self._film(cameras, self.watch)
+                self._film(cameras)
             return result
 
         return run_chunk(step, actions)
@@ -163,13 +163,13 @@ class Row:
         if self.watch:
             self.watch.add(w.TOGGLE, began)
 
-    def _film(self, cameras: Any, watch: Optional[Stopwatch]) -> None:
+    def _film(self, cameras: Any) -> None:
         views = self.port.frame_slot()
         if views is not None:
             began = time.perf_counter()
             self.simulator.observe(views, cameras)
-            if watch:
-                watch.add(w.VID, began)
+            if self.watch:
+                self.watch.add(w.VID, began)
 
     def _restart(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
         self.ended = True
@@ -182,7 +182,7 @@ class Row:
             self.watch.start()
         return self.watch
 
-    def _finish(self, cameras: Any, watch: Optional[Stopwatch], part: int) -> None:
+    def _finish(self, cameras: Any, watch: Optional[Stopwatch]) -> None:
         """Observe, report and stop the clock."""
         port, simulator = self.port, self.simulator
         port.control[w.STEPS] = self.steps
@@ -194,7 +194,7 @@ class Row:
             return
         spent = watch.spent
         began = time.perf_counter()
-        spent[part] = began - spent[w.STARTED] - spent[w.VID] - spent[w.TOGGLE]
+        spent[w.SIM] = began - spent[w.STARTED] - spent[w.VID] - spent[w.TOGGLE]
         simulator.observe(port.out, cameras)
         watch.add(w.OBS, began)
         info = simulator.info()
@@ -216,6 +216,12 @@ class Row:
             self.port.answer(self.ended)
         else:
             self.port.answer(call_simulator(self.simulator, method, args, kwargs))
+
+
+def own_state(init_state: Any) -> Any:
+    """Return what the simulator itself saved, of what the main side was given for it; leave other initial states."""
+    is_ours = isinstance(init_state, dict) and set(init_state) == {"state", "steps", "ended"}
+    return init_state["state"] if is_ours else init_state
 
 
 def call_simulator(simulator: Any, method: str, args: Any, kwargs: Dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from . import wire
 from . import words as w
@@ -35,7 +35,7 @@ def serve(socket_fd: int, command_fd: int, bell_fd: int, arena_fd: int) -> None:
     sock = socket.socket(fileno=socket_fd)
     for fd in (socket_fd, command_fd, bell_fd, arena_fd):
         os.set_inheritable(fd, False)  # a simulator's own children must not keep us alive
-    hello = {"kind": "hello", "protocol": wire.PROTOCOL, "python": platform.python_version(), "pid": os.getpid()}
+    hello = {"kind": "hello", "protocol": wire.PROTOCOL, "python": platform.python_version()}
     try:
         import numpy
 
@@ -87,7 +87,6 @@ class Worker:
         self.sock = sock
         self.command_fd = command_fd
         self.bell_fd = bell_fd
-        self.first_row = 0
         self.awake = 0.0
         """Seconds to look out for the next command before sleeping."""
         self.ports: List[Port] = []
@@ -124,13 +123,12 @@ class Worker:
 
         memory = Arena(Layout.from_json(plan["layout"]), arena_fd)
         os.close(arena_fd)
-        self.first_row = plan["first_row"]
         self.awake = plan["stay_awake"]
         specs = [simulator.spec for simulator in self.simulators]
         for i in range(plan["rows"]):
             spec = specs[0] if self.lockstep else specs[i]
-            self.ports.append(Port(memory, self.first_row + i, spec, plan["rename"]))
-        limit: Union[int, None] = plan["max_episode_steps"] or specs[0].horizon
+            self.ports.append(Port(memory, plan["first_row"] + i, spec, plan["rename"]))
+        limit: Optional[int] = plan["max_episode_steps"] or specs[0].horizon
         if self.lockstep:
             self.group = Group(self.ports, self.simulators[0], limit, plan["profile"])
         else:

@@ -108,9 +108,12 @@ def _unpack(value: Any, blobs: memoryview) -> Any:
 def _array(body: List[Any], blobs: memoryview) -> Any:
     import numpy
 
+    dtype, shape = numpy.dtype(body[0]), body[2] if len(body) == 3 else ()
     offset, size = body[1]
-    flat = numpy.frombuffer(bytes(blobs[offset : offset + size]), dtype=body[0])
-    return flat[0] if len(body) == 2 else flat.reshape(body[2]).copy()
+    if not dtype.itemsize:  # an empty text, which no buffer holds
+        return numpy.zeros(shape, dtype)[()]
+    array = numpy.frombuffer(bytes(blobs[offset : offset + size]), dtype).reshape(shape)
+    return array.copy() if len(body) == 3 else array[()]
 
 
 def frame(value: Any) -> bytes:

@@ -40,6 +40,10 @@ class FastPass:
         """Forget recordings, and make the network's matrices its own again."""
         if self._fused is not None:
             self._fused.release()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop recordings, which know weights by where they lie."""
         self._fused = self._replayed = None
 
 

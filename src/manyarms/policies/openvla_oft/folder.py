@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder, Fit, fit, read_json
 from manyarms.policies.openvla_oft.model import OpenVlaConfig, OpenVlaModel, config_from
-from manyarms.policies.statistics import FieldStatistics, load_dataset_statistics
+from manyarms.policies.statistics import DATASET_STATISTICS, FieldStatistics, load_dataset_statistics
 
-STATISTICS = "dataset_statistics.json"
 _HEAD = "action_head"
 _STATE = "proprio_projector"
 
@@ -61,14 +60,14 @@ class OftFolder:
 
     def action_head(self) -> dict[str, Tensor] | None:
         """Return the weights of the regression, None where the folder has none."""
-        return self._part(_HEAD)
+        return self._part(_HEAD, ("model.fc1.bias", "model.fc2.bias"), do="head: tokens acts without it")
 
     def state_projector(self) -> dict[str, Tensor] | None:
         """Return the weights that make a token of the state, None where the folder has none."""
-        return self._part(_STATE)
+        return self._part(_STATE, ("fc1.weight",), do="proprio: false acts without it")
 
-    def _part(self, name: str) -> dict[str, Tensor] | None:
-        """Read the newest ``<name>--<step>_checkpoint.pt``; nothing in it is run."""
+    def _part(self, name: str, needed: tuple[str, ...], do: str) -> dict[str, Tensor] | None:
+        """Read the newest ``<name>--<step>_checkpoint.pt``, which must hold what is `needed`; nothing in it is run."""
         found = sorted(self.path.glob(f"{name}--*_checkpoint.pt"), key=_step)
         if not found:
             return None
@@ -80,13 +79,16 @@ class OftFolder:
             ) from None
         if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
             raise ConfigError(f"{found[-1]} holds no weights")
-        return {str(key).removeprefix("module."): tensor.float() for key, tensor in content.items()}
+        weights = {str(key).removeprefix("module."): tensor.float() for key, tensor in content.items()}
+        if any(key not in weights for key in needed):
+            raise ConfigError(f"{found[-1]} is another head than is known", why=f"it holds {', '.join(weights)}", do=do)
+        return weights
 
     # -- statistics ---------------------------------------------------------------------------------------------------
 
     def statistics(self, key: str | None) -> tuple[str, dict[str, FieldStatistics]]:
         """Return a dataset's name and statistics; without a key, those of the only one there is."""
-        path = self.path / STATISTICS
+        path = self.path / DATASET_STATISTICS
         if key is None:
             known = list(read_json(path))
             if len(known) != 1:

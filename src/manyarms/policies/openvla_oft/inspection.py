@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder, Inspection, read_json
+from manyarms.policies.statistics import DATASET_STATISTICS
 
 if TYPE_CHECKING:
     from manyarms.policies.openvla_oft.folder import OftFolder
 
-_STATISTICS = "dataset_statistics.json"
 _RANK = 32
 """Of the adapters whose memory is told."""
 
@@ -57,7 +57,7 @@ def _heads(folder: OftFolder) -> list[tuple[str, str]]:
 
 
 def _datasets(folder: OftFolder) -> list[tuple[str, str]]:
-    known = list(read_json(folder.path / _STATISTICS))
+    known = list(read_json(folder.path / DATASET_STATISTICS))
     widths = [len(folder.statistics(key)[1]["action"].need("q01", "q99")[0]) for key in known]
     return [("statistics", ", ".join(f"{key} ({width} numbers)" for key, width in zip(known, widths, strict=True)))]
 
@@ -93,11 +93,12 @@ def _gb(count: float) -> str:
 def _advice(folder: OftFolder, problems: list[str]) -> Iterator[str]:
     if any("tokenizer" in problem for problem in problems):
         yield "put the tokenizer.json of the model's Llama into the folder, or give option tokenizer=PATH"
-    if any(_STATISTICS in problem for problem in problems):
-        yield f"without {_STATISTICS}, actions cannot be turned into the simulator's: take it from the training run"
+    if any(DATASET_STATISTICS in problem for problem in problems):
+        without = f"without {DATASET_STATISTICS}, actions cannot be turned into the simulator's"
+        yield f"{without}: take it from the training run"
     if any("weights" in problem for problem in problems):
         yield "the weights and config.json are of different models: get both from the same place"
     if not problems:
-        key: Any = next(iter(read_json(folder.path / _STATISTICS)))
+        key: Any = next(iter(read_json(folder.path / DATASET_STATISTICS)))
         options = f"model_path={folder.path} unnorm_key={key} precision=bf16 device=cuda"
         yield f"manyarms eval SIMULATOR --policy openvla_oft --policy-options {options}"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyarms.errors import ConfigError, did_you_mean
+from manyarms.errors import ConfigError
 from manyarms.policies import noise
 from manyarms.policies.base import ActionChunk, Observations
 from manyarms.policies.heads import Evaluation
@@ -23,7 +21,7 @@ from manyarms.policies.openvla_oft.fast import FastPass
 from manyarms.policies.openvla_oft.folder import OftFolder, load_part
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
 from manyarms.policies.openvla_oft.senses import Inputs, Senses
-from manyarms.policies.trainable import TrainablePolicy
+from manyarms.policies.trainable import TrainablePolicy, configured, seeded
 from manyarms.simulators.base import Spec
 
 
@@ -47,8 +45,9 @@ class OpenVlaOftPolicy(TrainablePolicy):
         self.cameras, self.reads = self._senses.cameras, self._senses.reads
 
         self.network = folder.network(_dtype(config), torch.device(config.device))
+        self._fast = FastPass(self.network)
         self.network.checkpointing = config.gradient_checkpointing
-        with _first_weights(config.seed):
+        with seeded(config.seed):
             self.head: L1Head | TokenHead = self._make_head(folder, regression)
             self.state_projector = None if projector is None else _projector(projector, str(folder.path))
             self.value = self._make_critic() if config.value_head else None
@@ -57,7 +56,6 @@ class OpenVlaOftPolicy(TrainablePolicy):
         self.to(config.device)
         self._mixed = False
         """Whether weights are wider than what is computed with them."""
-        self._fast = FastPass(self.network)
         self.eval()
 
     def _make_head(self, folder: OftFolder, regression: Mapping[str, Tensor] | None) -> L1Head | TokenHead:
@@ -96,7 +94,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
 
     def twin(self, spec: Spec, options: Mapping[str, Any]) -> OpenVlaOftPolicy:
         twin = copy.copy(self)
-        twin.config = _configured(dict(options))
+        twin.config = _configured(options)
         twin._senses = self._senses.under(twin.config)
         return twin
 
@@ -106,6 +104,11 @@ class OpenVlaOftPolicy(TrainablePolicy):
         if self.config.precision == "bf16" and not self.config.lora_rank:
             self.network.float()
             self._mixed = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OpenVlaOftPolicy:
+        """Move or convert weights, and forget what was recorded of them where they lay."""
+        self._fast.forget()
+        return super()._apply(fn, recurse)
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
@@ -180,22 +183,9 @@ def _projector(weights: Mapping[str, Tensor], where: str) -> StateProjector:
 
 
 def _configured(options: Mapping[str, Any]) -> OftConfig:
-    known = [field.name for field in fields(OftConfig)]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ConfigError(f"openvla_oft has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
     if not options.get("model_path"):
         raise ConfigError("openvla_oft needs model_path", do="give the folder of a checkpoint; nothing is downloaded")
-    lists = {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
-    return OftConfig(**{**options, **lists})
-
-
-@contextmanager
-def _first_weights(seed: int) -> Iterator[None]:
-    """Make new weights depend on `seed` only, and leave PyTorch's own randomness as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
+    return configured(OftConfig, options, "openvla_oft")
 
 
 __all__ = ["OftConfig", "OpenVlaOftPolicy"]

@@ -17,6 +17,9 @@ _PROMPT = "In: What action should the robot take to {}?\nOut:"
 _EMPTY_TOKEN = 29871
 """Ends every prompt: the space between "Out:" and the first action."""
 
+#: How many prompts are kept in tokens: those who ask a server may say anything.
+_REMEMBERED = 4096
+
 #: Mean and spread of the channels: ImageNet's for DINOv2, ½ for SigLIP.
 _NORMALISATION = (((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
 
@@ -44,6 +47,8 @@ class Prompts:
     def __call__(self, text: str) -> list[int]:
         """Return the tokens of what a row is told, from BOS to the empty token."""
         if text not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
             self._known[text] = self._tokens(text)
         return self._known[text]
 

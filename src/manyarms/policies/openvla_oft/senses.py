@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyarms.errors import ConfigError
 from manyarms.policies.base import Observations
-from manyarms.policies.network import state_names
+from manyarms.policies.network import image_names, state_names
 from manyarms.policies.openvla_oft.config import OftConfig
 from manyarms.policies.openvla_oft.folder import OftFolder
 from manyarms.policies.openvla_oft.model import Sequence, text_ids
@@ -100,7 +100,7 @@ class Senses:
 
 
 def _images(spec: Spec, folder: OftFolder, config: OftConfig) -> tuple[str, ...]:
-    known = [name for name, f in spec.observations.items() if f.camera and f.dtype == "u1" and len(f.shape) == 3]
+    known = image_names(spec)
     wanted = config.num_images or folder.setting("num_images_in_input") or min(2, len(known))
     chosen = config.images or tuple(known[:wanted])
     if not chosen or len(chosen) < (0 if config.images else wanted) or any(name not in known for name in chosen):

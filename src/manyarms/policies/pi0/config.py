@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from manyarms.errors import ConfigError, did_you_mean
+from manyarms.errors import ConfigError
 from manyarms.policies.pi0.flow import NOISES
 from manyarms.policies.pi0.preprocessing import NORMALISATIONS
+from manyarms.policies.trainable import configured
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,6 @@ class Pi0Options:
 
 def options_from(given: Mapping[str, Any]) -> Pi0Options:
     """Read options as the command line and configs give them."""
-    known = [field.name for field in fields(Pi0Options)]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise ConfigError(f"policy 'pi0' has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
     if not given.get("model_path"):
         raise ConfigError("policy 'pi0' needs a checkpoint", do="model_path: FOLDER")
-    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    return Pi0Options(**{**given, **lists})
+    return configured(Pi0Options, given, "policy 'pi0'")

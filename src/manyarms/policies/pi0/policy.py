@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -25,7 +25,7 @@ from manyarms.policies.pi0.fused import FusedWeights
 from manyarms.policies.pi0.heads import NoiseHead, ValueHead, add_adapters, choose_weights
 from manyarms.policies.pi0.model import Inputs, prefix_of, velocities
 from manyarms.policies.pi0.preprocessing import Preprocessing
-from manyarms.policies.trainable import TrainablePolicy
+from manyarms.policies.trainable import TrainablePolicy, seeded
 from manyarms.simulators.base import Spec
 
 #: Options that change nothing about the weights: policies that differ in these can share them.
@@ -48,8 +48,7 @@ class Pi0Policy(TrainablePolicy):
         architecture = loading.architecture(folder)
         seeing = Preprocessing(spec, config, folder.path, architecture)
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+        with seeded(config.seed):
             model = loading.load(folder, torch.bfloat16 if precision == "bf16" else torch.float32, device)
             if config.lora_rank:
                 add_adapters(model, config)
@@ -105,6 +104,11 @@ class Pi0Policy(TrainablePolicy):
         made._set_up(config, self._seeing, self.model, self._heads)
         made._fast = self._fast  # one set of graphs for both
         return made
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Pi0Policy:
+        """Move or convert weights, and forget what was made of them where they lay."""
+        self._fast.clear()
+        return super()._apply(fn, recurse)
 
     # -- acting -------------------------------------------------------------------------------------------------------
 

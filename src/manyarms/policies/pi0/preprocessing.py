@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import Observations
-from manyarms.policies.network import state_names
+from manyarms.policies.network import image_names, state_names
 from manyarms.policies.pi0.model import Inputs
 from manyarms.policies.statistics import FieldStatistics, load_lerobot_stats, load_norm_stats
 from manyarms.policies.transforms import Quantile, ZScore
@@ -96,7 +96,7 @@ def resized(images: Tensor, side: int) -> Tensor:
 
 def image_fields(spec: Spec, wanted: Mapping[str, str] | Sequence[str]) -> list[str]:
     """Return the image fields in the order of π0's slots: those named, or all that there are."""
-    known = [n for n, f in spec.observations.items() if f.camera and f.dtype == "u1" and len(f.shape) == 3]
+    known = image_names(spec)
     if isinstance(wanted, Mapping):
         strange = [slot for slot in wanted if slot not in SLOTS]
         if strange:
@@ -135,9 +135,6 @@ def normalisers(folder: Path, where: str | None, kind: str) -> Normalisers:
             do="give its path (norm_stats: PATH), or say normalise: none if that is meant",
         )
     found = load_statistics(path)
-    missing = [name for name in ("state", "actions") if name not in found]
-    if missing:
-        raise ConfigError(f"{path} has no statistics of {missing[0]}", why=f"it has {', '.join(found)}")
     make = NORMALISATIONS[kind]
     for field in ("state", "actions"):
         found[field].need(*(("mean", "std") if kind == "z_score" else ("q01", "q99")))
@@ -158,6 +155,15 @@ def statistics_file(folder: Path) -> Path | None:
 
 
 def load_statistics(path: Path) -> dict[str, FieldStatistics]:
+    """Read the statistics in a file, those of ``state`` and ``actions`` among them."""
+    found = _statistics_in(path)
+    missing = [name for name in ("state", "actions") if name not in found]
+    if missing:
+        raise ConfigError(f"{path} has no statistics of {missing[0]}", why=f"it has {', '.join(found)}")
+    return found
+
+
+def _statistics_in(path: Path) -> dict[str, FieldStatistics]:
     """Read openpi's ``norm_stats.json``, LeRobot's ``stats.json`` or what it saves of them with a policy."""
     if path.name == "stats.json":
         return {_LEROBOT_NAMES.get(name, name): found for name, found in load_lerobot_stats(path).items()}

@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Union
 
 from ..base import SpecError
 from .releases import Release
@@ -80,19 +80,15 @@ def read(path: str, convert: Callable[[Any], Any]) -> Dict[str, Any]:
         return convert(json.load(file))
 
 
-def put_things(env: Any, state: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
-    """Put an activity's things where an instance has them; return where it has the robot."""
-    poses = None
+def put_things(env: Any, state: Mapping[str, Any]) -> None:
+    """Put an activity's things where an instance has them, and note where it has the robot."""
     for name, value in state.items():
         if name == "robot_poses":
-            poses = value
+            env.scene.write_task_metadata(key="robot_poses", data=value)
         elif name not in env.task.object_scope:
             raise SpecError("the instance has a thing that %s has not: %s" % (env.task.activity_name, name))
         elif not name.startswith("agent."):
             env.task.object_scope[name].load_state(_in_world(env.scene, value), serialized=False)
-    if poses is not None:
-        env.scene.write_task_metadata(key="robot_poses", data=poses)
-    return poses
 
 
 def _in_world(scene: Any, state: Any) -> Any:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Tuple
 
 import numpy as np
 
+from ..graphics import check_backend
+
 #: As robosuite has it.
 _MAX_GEOMS = 1000
-
-
-class NoGraphics(RuntimeError):
-    """Nothing here can render."""
 
 
 class Renderer:
     """Renders one model; several in a process take turns with the graphics library."""
 
     def __init__(self, mujoco: Any, model: Any, size: Tuple[int, int], faithful: bool) -> None:
-        if os.environ.get("MUJOCO_GL") == "disable":
-            raise NoGraphics(
-                "cameras were asked for, but neither EGL nor OSMesa is installed: "
-                "apt-get install libosmesa6 (or libegl1 libgl1-mesa-dri), or cameras=[]"
-            )
+        check_backend()
         self._mujoco, self._model = mujoco, model
         width, height = size
         self._viewport = mujoco.MjrRect(0, 0, width, height)
@@ -65,4 +58,4 @@ class Renderer:
             self._context = self._buffers = None
 
 
-__all__ = ["NoGraphics", "Renderer"]
+__all__ = ["Renderer"]

@@ -135,7 +135,7 @@ class LiberoSimulator(Simulator):
             self._rng = np.random.default_rng(seed)
         drawn = int(self._rng.integers(2**31))
         if isinstance(init_state, dict):
-            self.load_state(init_state.get("state", init_state))
+            self.load_state(init_state)
             self._steps = 0
             self._info = self._introduce(None)
             return

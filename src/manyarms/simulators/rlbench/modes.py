@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from ..base import Field
 #: Joints of the arms that RLBench can put at the table.
 ROBOTS = {"panda": 7, "sawyer": 7, "jaco": 6, "mico": 6, "ur5": 6}
 
-#: Seconds that one physics step of RLBench takes; joint modes take one a action.
-TIME_STEP = 0.05
+#: Seconds that one physics step of RLBench takes; joint modes take one an action.
+_TIME_STEP = 0.05
 
 #: How far a quaternion's length may be from 1 to pass for rounding.
 _ROUNDING = 1e-2
@@ -37,7 +37,7 @@ class ArmMode(NamedTuple):
     @property
     def control_rate(self) -> Optional[float]:
         """Actions a second; a move to a pose takes as long as it takes."""
-        return None if self.pose else 1.0 / TIME_STEP
+        return None if self.pose else 1.0 / _TIME_STEP
 
 
 MODES: Dict[str, ArmMode] = {
@@ -60,11 +60,4 @@ def with_unit_quaternion(action: np.ndarray) -> np.ndarray:
     return action
 
 
-def action_names(mode: str, robot: str = "panda") -> Tuple[str, ...]:
-    """Name the numbers of an action."""
-    if MODES[mode].pose:
-        return ("x", "y", "z", "qx", "qy", "qz", "qw", "gripper")
-    return (*("joint_%d" % (i + 1) for i in range(ROBOTS[robot])), "gripper")
-
-
-__all__ = ["MODES", "ROBOTS", "TIME_STEP", "ArmMode", "action_names", "with_unit_quaternion"]
+__all__ = ["MODES", "ROBOTS", "ArmMode", "with_unit_quaternion"]

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
+from ..choices import snake_case
 from . import stack
 from .demos import unroll
 from .eyes import Eyes
@@ -355,16 +356,6 @@ class RLBenchSimulator(Simulator):
         finally:
             self._env = None
             self._home.remove()
-
-
-def snake_case(name: str) -> str:
-    """Turn ``OpenDrawer`` into ``open_drawer``; leave what is so already."""
-    letters = []
-    for i, letter in enumerate(name):
-        if letter.isupper() and i and name[i - 1] != "_":
-            letters.append("_")
-        letters.append(letter.lower())
-    return "".join(letters)
 
 
 def _seed(seed: int) -> None:

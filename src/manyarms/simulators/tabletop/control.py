@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, List
 
 import numpy as np
 
@@ -42,8 +42,6 @@ class Controller:
         self._kinematics = Kinematics(world)
         self._apply: Callable[[np.ndarray], None] = getattr(self, "_" + mode)
         self.rng = rng
-        self.periods = 0
-        """How many control periods have passed."""
         self.held: List[str] = []
         """Names of the free bodies that planning treats as part of the hand."""
 
@@ -54,7 +52,6 @@ class Controller:
     def tick(self) -> None:
         """Let one control period pass."""
         self._world.advance(CONTROL_PERIOD)
-        self.periods += 1
 
     # -- modes --------------------------------------------------------------------------------------------------------
 
@@ -178,13 +175,4 @@ MODES: Dict[str, Callable[[], Field]] = {
 }
 
 
-def action_names(mode: str) -> Tuple[str, ...]:
-    """Name the numbers of an action."""
-    if mode in ("ik", "planning"):
-        return ("x", "y", "z", "qx", "qy", "qz", "qw", "gripper")
-    if mode == "delta_ee":
-        return ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")
-    return (*panda.JOINTS, "gripper")
-
-
-__all__ = ["MODES", "Controller", "InvalidAction", "action_names"]
+__all__ = ["MODES", "Controller", "InvalidAction"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from ..graphics import check_backend
 from .scene import FAR, NEAR
 
 
@@ -26,10 +26,6 @@ class Quality(NamedTuple):
 QUALITIES = {"fast": Quality(0, 0, 16, 10, 2), "good": Quality(1024, 4), "full": Quality(4096, 4)}
 
 
-class NoGraphics(RuntimeError):
-    """Nothing here can render."""
-
-
 class Cameras:
     """Renders the cameras of a model; made when the first frame is asked for."""
 
@@ -38,7 +34,6 @@ class Cameras:
         self._quality = quality
         self._renderer: Any = None
         self._model: Any = None
-        self._buffer: Optional[np.ndarray] = None
 
     def look(self, model: Any, data: Any, camera: str, wanted: Sequence[str]) -> Dict[str, np.ndarray]:
         """Return the wanted kinds of image of a camera: rgb, depth, mask. They are valid until the next look."""
@@ -78,11 +73,7 @@ class Cameras:
     def _open(self, model: Any) -> Any:
         from .physics import mujoco
 
-        if os.environ.get("MUJOCO_GL", "") in ("disable", ""):
-            raise NoGraphics(
-                "cameras were asked for, but neither EGL nor OSMesa is installed: "
-                "apt-get install libosmesa6 (or libegl1 libgl1-mesa-dri), or cameras=[]"
-            )
+        check_backend()
         quality = QUALITIES[self._quality]
         for name, value in quality._asdict().items():
             setattr(model.vis.quality, name, value)

@@ -15,10 +15,11 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, 
 import numpy as np
 
 from ..base import SpecError, UnknownTask
+from ..choices import snake_case
 from ..registry import import_object, is_import_string
 from .world import World
 
-#: Fingers down, and the same turned a quarter: rotations of the tip for grasping from above.
+#: The tip's rotation when the fingers point down.
 DOWN = np.array([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
 
 COLOURS: Dict[str, Tuple[float, float, float, float]] = {
@@ -114,20 +115,10 @@ def find(name: str) -> Type[TabletopTask]:
         if not (isinstance(task, type) and issubclass(task, TabletopTask) and task.name):
             raise SpecError("%s is not a TabletopTask with a name" % name)
         return task
-    known = discover()
-    if snake_case(name) not in known:
+    known, found = discover(), snake_case(name)
+    if found not in known:
         raise UnknownTask(name, list(known))
-    return known[snake_case(name)]
-
-
-def snake_case(name: str) -> str:
-    """Turn ``OpenDrawer`` into ``open_drawer``; leave what is so already."""
-    letters = []
-    for i, letter in enumerate(name):
-        if letter.isupper() and i and not name[i - 1].isupper() and name[i - 1] != "_":
-            letters.append("_")
-        letters.append(letter.lower())
-    return "".join(letters)
+    return known[found]
 
 
 def turned(yaw: float, base: np.ndarray = DOWN) -> np.ndarray:
