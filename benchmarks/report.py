@@ -124,7 +124,7 @@ def summary(found: dict[str, Any]) -> list[str]:
         for text, others, ours in rows:
             rival, rate = best(others, ours=False)
             name, top = best(ours, ours=True)
-            plain = ours["manyarms"]["env_steps_per_second"]
+            plain = ours.get("manyarms", ours[name])["env_steps_per_second"]
             how = name.partition(", ")[2] or "as is"
             lines.append(f"| {text} | {rival} | {plain / rate:.1f} × | {top / rate:.1f} × ({how}) |")
     return lines
