@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -242,6 +243,9 @@ class RunFlags(Flags):
 
 F = TypeVar("F", bound=Flags)
 
+#: Seconds that other ranks give the first to complain.
+_PATIENCE = 60.0
+
 
 def read(kind: type[F], check: Callable[[F, int], object] = lambda *_: None) -> F:
     """Parse the command line; `check` gets the flags and the number of ranks. Of several ranks, the first complains."""
@@ -250,7 +254,8 @@ def read(kind: type[F], check: Callable[[F, int], object] = lambda *_: None) -> 
         flags = parse(kind, sys.argv[0], sys.argv[1:], program="python", speaks=speaks).resolved()
         check(flags, int(os.environ.get("WORLD_SIZE", "1")))
         return flags
-    except ConfigError:
-        if speaks:
-            raise
-        sys.exit(2)
+    except (ConfigError, SystemExit):
+        if not speaks:
+            # torchrun ends all ranks when one has ended: the first must have said why by then.
+            time.sleep(_PATIENCE)
+        raise

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from browser import chromium, opened
 from conftest import REPOSITORY
 
 #: Pages that are read where they lie, outside of the site, which checks its own links.
@@ -146,7 +147,7 @@ def test_pages_fit_a_phone_and_a_desktop(site: Path, address: str, width: int) -
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_what_is_searched_for_is_found(address: str) -> None:
-    with chromium() as browser, opened(browser, f"{address}/index.html") as page:
+    with chromium() as browser, opened(browser, f"{address}/index.html", home=address) as page:
         for _ in range(30):  # what is typed before the index is read is not looked up
             page.fill("input.md-search__input", "")
             page.fill("input.md-search__input", "placement")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from manyarms import cli
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
-from manyarms.errors import ConfigError, DiskError
+from manyarms.errors import ConfigError, DiskError, ManyarmsError
 from manyarms.learning.settings import load
 from manyarms.learning.training import TrainResult, train
 from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
@@ -331,3 +332,22 @@ def test_the_mean_level_of_bf16_is_learnable(tmp_path: Path) -> None:
     for ours, theirs in zip(lines(found.folder)[1:2], lines(full.folder)[1:2], strict=True):
         assert ours["env/return"] == pytest.approx(theirs["env/return"], rel=0.05)
     assert weights(found.folder, 3)["head.mean.weight"].dtype == np.float32
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "walk"
+    folder.mkdir()
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another process trains in"):
+            train(load(written(tmp_path), in_folder(tmp_path)))
+    assert (folder / ".lock").exists()
+    found = train(load(written(tmp_path), [*in_folder(tmp_path), "runner.max_steps=1"]))
+    assert found.updates == 1
+    assert not (folder / ".lock").exists()
+
+
+def test_a_start_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ManyarmsError, match="could not be built"):
+        train(load(written(tmp_path), [*in_folder(tmp_path), "env.train.simulator=tabletop/nowhere"]))
+    assert not (tmp_path / "walk").exists()

@@ -116,6 +116,10 @@ class EnvSettings:
     video_cfg: VideoSettings = field(default_factory=VideoSettings)
 
     def __post_init__(self) -> None:
+        for name in ("total_num_envs", "rows_per_worker", "max_episode_steps", "rollout_epoch", "init_states"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
         if not all(isinstance(one, Mapping) for one in self.simulators):
             raise ConfigError("one of simulators is no mapping", do="begin each with `- simulator:`")
         if self.simulators and (self.simulator or self.tasks or self.python):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import latest, steps_of
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.settings import Settings
-from manyarms.reporting.results import EpisodeResult, by_task, not_written, summarise, write_atomically
+from manyarms.reporting.results import EpisodeResult, by_task, make_folder, not_written, summarise, write_atomically
+from manyarms.reporting.trackers import METRICS_FILE
 
 
 class RunFolder:
@@ -39,12 +42,44 @@ class RunFolder:
         found = latest(self.checkpoints)
         if resume or wanted == "auto":
             return found
-        if found is not None or (self.path / "metrics.jsonl").exists():
+        if found is not None or (self.path / METRICS_FILE).exists():
             raise ConfigError(
                 f"{self.path} holds a run already",
                 do="go on with it: --resume; or give this one another name: runner.logger.experiment_name=…",
             )
         return None
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes from writing here; what was never begun leaves nothing behind."""
+        make_folder(self.path)
+        lock = self.path / ".lock"
+        try:
+            file = lock.open("w")
+        except OSError as error:
+            raise not_written(lock, error) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process trains in {self.path}",
+                    do="let it end, or give this run another name: runner.logger.experiment_name=…",
+                ) from None
+            except OSError:
+                pass  # a file system without locks
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+                with suppress(OSError):  # there is something in it
+                    self.path.rmdir()
+
+    @property
+    def has_something(self) -> bool:
+        """Whether there is anything to report of."""
+        metrics = self.path / METRICS_FILE
+        return (metrics.exists() and metrics.stat().st_size > 0) or bool(self.evaluations())
 
     def begin(self, settings: Settings, tasks: Sequence[str | None], step: int) -> None:
         """Write down what is run; forget evaluations after `step`."""
@@ -98,7 +133,7 @@ class RunFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     def _write(self, name: str, text: str) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         write_atomically(self.path / name, text)
 
 

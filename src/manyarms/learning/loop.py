@@ -37,7 +37,7 @@ class TrainResult(Shown):
     report: Path | None = None
 
     def told(self) -> Telling:
-        ending = f"{self.updates} updates; {self.finished_because}"
+        ending = f"{_counted(self.updates)}; {self.finished_because}"
         notes = [f"report: {self.report}"] if self.report else []
         if not self.evaluations:
             return Telling(ending, notes=notes)
@@ -45,12 +45,17 @@ class TrainResult(Shown):
         first, found = summarise(begin), summarise(end)
         counted = f"{found.successes} of {found.episodes} held-out episodes, {found.between}"
         since = f", {100 * first.success:.1f} % at the start" if len(self.evaluations) > 1 else ""
-        headline = f"{100 * found.success:.1f} % success after {step} updates ({counted}){since}"
+        when = f"after {_counted(step)}" if step == self.updates else f"when last judged, after {_counted(step)}"
+        headline = f"{100 * found.success:.1f} % success {when} ({counted}){since}"
         return Telling(headline, notes=[ending, *notes])
 
     def plot(self) -> Plot:
         """Draw success and return, update by update, from what the run's folder holds."""
         return training_plot(self.folder, self.told().headline)
+
+
+def _counted(updates: int) -> str:
+    return f"{updates} update" + ("" if updates == 1 else "s")
 
 
 class Crew(Protocol):
@@ -98,7 +103,8 @@ class Run:
         """Begin or go on, and see it through to the report."""
         config, folder, ranks, crew = self._config, self._folder, self._ranks, self._crew
         first = 0 if start is None else iteration_of(start)
-        with TrainingBoard(config.runner.updates, first=first, silent=not ranks.first) as board:
+        limit = config.runner.max_seconds
+        with TrainingBoard(config.runner.updates, first=first, silent=not ranks.first, limit=limit) as board:
             self._board = board
             with self._interrupts.may_stop():
                 crew.begin(start, board.say)
@@ -229,7 +235,7 @@ class Run:
         if not self._ranks.first:
             return None
         self._folder.end(because)
-        return write_report(self._folder.path)
+        return write_report(self._folder.path) if self._folder.has_something else None
 
 
 class _Silent:

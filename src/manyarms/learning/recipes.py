@@ -77,12 +77,18 @@ def _find(source: str) -> tuple[str, str]:
         if path.suffix in (".yaml", ".yml") or path.is_file():
             return source, path.read_text()
     except OSError as error:
-        raise ConfigError(f"{source} cannot be read", why=error.strerror or "") from None
+        raise ConfigError(
+            f"{source} cannot be read",
+            why=error.strerror or "",
+            do="`manyarms list configs` shows those that are shipped",
+        ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source} is no text", why=str(error)) from None
     known = recipes()
     if source not in known:
-        raise UnknownName(f"there is no config {source!r}", do=f"{did_you_mean(source, known)}, or give a YAML file")
+        raise UnknownName(
+            f"there is no config {source!r}", do=f"{did_you_mean(source, known)} A YAML file can be given too"
+        )
     return source, (_RECIPES / f"{source}.yaml").read_text()
 
 

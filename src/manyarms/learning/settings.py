@@ -75,7 +75,9 @@ def _checked(given: DictConfig, name: str) -> Settings:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None)
         says = str(error).splitlines()[0]
-        raise ConfigError(f"{name}: {key or 'a setting'} cannot be so", why=says) from None
+        raise ConfigError(
+            f"{name}: {key or 'a setting'} cannot be so", why=says, do="docs/reference/settings.md has the types"
+        ) from None
     assert isinstance(config, TrainConfig)
     return Settings(config, text, tuple(warnings))
 

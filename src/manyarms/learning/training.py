@@ -35,13 +35,14 @@ def train(settings: Settings, *, resume: bool = False) -> TrainResult:
             "cluster would do nothing: this trains in one process", do="call train of manyarms.placement.training"
         )
     device = config.actor.model.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with joined(device) as ranks:
+    with joined(device) as ranks, ExitStack() as stack:
         folder = RunFolder(settings)
         start = folder.find_start(config, resume)
         if ranks.first:
+            stack.enter_context(folder.claimed())
             forget_earlier(folder.path)
         ranks.wait()  # nobody writes before all have looked
-        with Interrupts(at_once=ranks.world == 1) as interrupts, ExitStack() as stack:
+        with Interrupts(at_once=ranks.world == 1) as interrupts:
             try:
                 with interrupts.may_stop():
                     crew = _Alone(settings, ranks, folder, interrupts, stack)

@@ -84,8 +84,8 @@ def this_machine() -> Node:
 def _train_placed(settings: Settings, resume: bool) -> TrainResult:
     config, folder = settings.config, RunFolder(settings)
     start = folder.find_start(config, resume)
-    forget_earlier(folder.path)
-    with RayCluster(config.cluster) as cluster:
+    with folder.claimed(), RayCluster(config.cluster) as cluster:
+        forget_earlier(folder.path)
         from ray.exceptions import RayError
 
         found = plan_for(config, [node.node for node in cluster.nodes])

@@ -48,6 +48,8 @@ FACTS = {
     "pi0": About("PI0, from a checkpoint", "as the checkpoint says", "torch,vla"),
 }
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 _CHECKPOINT = "manyarms.learning.checkpoint:CheckpointPolicy"
 
 
@@ -62,6 +64,8 @@ def find_policy(name: str) -> Any:
             raise UnknownName(f"there is no policy {name!r}", why=str(error)) from error
     points = plug_ins()
     if name not in BUILT_IN and name not in points:
+        if "/" in name or Path(name).is_dir():
+            raise _no_checkpoint(Path(name))
         raise UnknownName(f"there is no policy {name!r}", do=did_you_mean(name, [*BUILT_IN, *points]))
     try:
         return import_object(BUILT_IN[name]) if name in BUILT_IN else points[name].load()
@@ -69,6 +73,17 @@ def find_policy(name: str) -> Any:
         extra = FACTS[name].extra if name in FACTS else ""
         do = f"pip install 'manyarms[{extra}]'" if extra else "install it"
         raise ConfigError(f"policy {name!r} needs {error.name or error}", do=do) from error
+
+
+def _no_checkpoint(path: Path) -> ConfigError:
+    """Say what a path is that is no checkpoint, and where one may be."""
+    found = sorted(path.glob("checkpoints/global_step_*/policy.json"), key=lambda file: file.stat().st_mtime)
+    if found:
+        return ConfigError(f"{path} is a run, not a checkpoint", do=f"take its newest: {found[-1].parent}")
+    what = f"{path} is no checkpoint of ours" if path.exists() else f"there is no {path}"
+    return ConfigError(
+        what, do="`manyarms policy inspect PATH` says what a folder is; pi0 and openvla_oft take model_path"
+    )
 
 
 def plug_ins() -> dict[str, Any]:
@@ -88,6 +103,11 @@ def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None)
         if unknown:
             known = [parameter for parameter in parameters if parameter != "spec"]
             raise ConfigError(f"policy {name!r} has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
+    missing = [
+        n for n, p in list(parameters.items())[1:] if p.default is p.empty and p.kind in _NAMED and n not in options
+    ]
+    if missing:
+        raise ConfigError(f"policy {name!r} needs the option {missing[0]!r}", do=f"--policy-options {missing[0]}=…")
     return factory(spec, **options)
 
 

@@ -23,9 +23,9 @@ _STAGES = ("env", "rollout", "actor", "eval", "save")
 class TrainingBoard:
     """A table that stays in its place on a terminal and in a notebook; elsewhere one line an update."""
 
-    def __init__(self, updates: int, *, first: int = 0, silent: bool = False) -> None:
-        """Show `updates` updates in all, of which `first` are done already."""
-        self._updates, self._first, self._silent = updates, first, silent
+    def __init__(self, updates: int, *, first: int = 0, silent: bool = False, limit: float | None = None) -> None:
+        """Show `updates` updates in all, of which `first` are done already; after `limit` seconds it ends anyway."""
+        self._updates, self._first, self._silent, self._limit = updates, first, silent, limit
         self._began = time.monotonic()
         self._spent = dict.fromkeys(_STAGES, 0.0)
         self._evaluation = ""
@@ -101,7 +101,9 @@ class TrainingBoard:
         done = self._step - self._first
         if not done:
             return "?"
-        return _clock((time.monotonic() - self._began) / done * (self._updates - self._step))
+        passed = time.monotonic() - self._began
+        left = passed / done * (self._updates - self._step)
+        return _clock(left if self._limit is None else max(0.0, min(left, self._limit - passed)))
 
     def _refresh(self) -> None:
         if self._live is not None:

@@ -202,6 +202,7 @@ def make_folder(folder: Path) -> None:
 
 def not_written(path: Path, error: OSError) -> DiskError:
     """Return what to say of a file that could not be written."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # What safetensors raises has no number, only words.
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
     do = "make room there, then go on with --resume" if full else "choose a place that can be written to"
     return DiskError(f"{path} cannot be written", why=error.strerror or str(error), do=do)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from manyarms.errors import ManyarmsError, WorkerDied, WorkerError, WorkerTimeout
+from manyarms.errors import ManyarmsError, SimulatorError, WorkerDied, WorkerError, WorkerTimeout
 from manyarms.vector.config import VectorConfig
 from manyarms.vector.memory import pretty
 from manyarms.vector.patience import Patience, Suspicion, process_state
@@ -153,7 +153,10 @@ class Health:
         """Remember a failure, and tell whoever reads the log."""
         self.failures.append(error)
         if self._config.on_failure == "restart":
-            logger.warning("%s: %s", type(error).__name__, error)
+            goes_on = isinstance(error, SimulatorError)
+            replaced = "it is replaced, unless that was done too often; only the episodes it was in are lost"
+            then = "its worker goes on" if goes_on else replaced
+            logger.warning("%s: %s\n  then: %s", type(error).__name__, error, then)
 
     def forgive(self, worker: WorkerProcess) -> bool:
         """Leave a worker running whose simulator raised in a step; False when that happens again and again."""

@@ -20,18 +20,21 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
             do="write '<simulator>/<task>' or 'package.module:factory', or install the plug-in that provides it",
         )
     if answer["type"] == "UnknownTask":
+        task = answer.get("task") or task
         return UnknownName(
             f"{simulator} has no task {task!r}", why=answer["message"], do=did_you_mean(task, answer["known"])
         )
-    do = ""
-    if answer["type"] in ("ModuleNotFoundError", "ImportError"):
+    do, why = "", answer["traceback"]
+    if answer["type"] == "SpecError":
+        why = ""  # its message says all there is to say
+    elif answer["type"] in ("ModuleNotFoundError", "ImportError"):
         missing = answer["module"] or "it"
-        do = f"{worker.interpreter} -m pip install {missing}, or name the interpreter that has it with python="
+        do = f"{worker.interpreter} -m pip install {missing}, or name the interpreter that has it: python= (--python)"
     elif answer["type"] == "TypeError" and "unexpected keyword argument" in answer["message"]:
-        do = "check the spelling of the options given to make_vec"
+        do, why = "check the spelling of the options given to make_vec (--options)", ""
     return StartError(
         f"{worker.simulator.id} could not be built: {answer['type']}: {answer['message']}",
-        why=answer["traceback"],
+        why=why,
         do=do,
         log=str(worker.log_path or ""),
     )

@@ -149,6 +149,7 @@ def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
         "phase": phase,
         "type": type(error).__name__,
         "message": str(error),
+        "task": str(getattr(error, "task", "")),
         "known": list(getattr(error, "known", ())),
         "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
         "traceback": _frames(error),
