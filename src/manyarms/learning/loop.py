@@ -151,6 +151,7 @@ class Run:
         if runner.only_eval:
             return "it was only to be evaluated"
         self._saved, self._began = crew.iteration, time.monotonic()
+        self._board.learning()
         while crew.iteration < runner.updates:
             try:
                 self._metrics = crew.update()

@@ -26,7 +26,7 @@ class TrainingBoard:
     def __init__(self, updates: int, *, first: int = 0, silent: bool = False, limit: float | None = None) -> None:
         """Show `updates` updates in all, of which `first` are done already; after `limit` seconds it ends anyway."""
         self._updates, self._first, self._silent, self._limit = updates, first, silent, limit
-        self._began = time.monotonic()
+        self._began = self._learning_since = time.monotonic()
         self._spent = dict.fromkeys(_STAGES, 0.0)
         self._evaluation = ""
         self._metrics: Mapping[str, float] = {}
@@ -63,6 +63,10 @@ class TrainingBoard:
             self._live.console.print(line, highlight=False, markup=False)
         else:  # what goes to stderr looks like a fault in a notebook
             print(line, file=sys.stdout if self._cell is not None else sys.stderr, flush=True)
+
+    def learning(self) -> None:
+        """Hear that the first update begins: what is left is judged from here on."""
+        self._learning_since = time.monotonic()
 
     def evaluated(self, step: int, successes: int, episodes: int) -> None:
         """Show an evaluation."""
@@ -101,7 +105,7 @@ class TrainingBoard:
         done = self._step - self._first
         if not done:
             return "?"
-        passed = time.monotonic() - self._began
+        passed = time.monotonic() - self._learning_since
         left = passed / done * (self._updates - self._step)
         return _clock(left if self._limit is None else max(0.0, min(left, self._limit - passed)))
 
