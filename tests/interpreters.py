@@ -33,7 +33,7 @@ def version_of(python: str) -> str:
     """Return "3.9", or nothing when this is no Python that runs (a shim without a version behind it, say)."""
     command = [python, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
 

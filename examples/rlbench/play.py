@@ -77,6 +77,7 @@ class Tally:
     returns: list[float] = field(default_factory=list)
     """Of each environment."""
     invalid_actions: int = 0
+    """Chunks in which one was refused."""
     restarts: int = 0
     parts_ms: dict[str, float] = field(default_factory=dict)
     """Mean of a call, by part; the worker's are those of the slowest."""
@@ -166,7 +167,7 @@ def show(tallies: Sequence[Tally], flags: Flags, say: Callable[..., None] = prin
     say(f"Average return: {np.mean([value for tally in tallies for value in tally.returns]):.3f}")
     refused, restarts = sum(t.invalid_actions for t in tallies), sum(t.restarts for t in tallies)
     if refused:
-        say(f"invalid_actions={refused} (chunks in which the arm could not carry out the last of them)")
+        say(f"invalid_actions={refused} (chunks with an action that was not carried out)")
     if restarts:
         say(f"{restarts} workers failed and were replaced")
 

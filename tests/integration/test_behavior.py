@@ -270,7 +270,6 @@ def test_the_score_of_the_newer_release_is_the_same(make: Make) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_all_tasks_of_the_challenge_have_words_and_can_be_done(make: Make, tmp_path: Path) -> None:
     assert list(CHALLENGE) == SIGNATURES["challenge_tasks"]
     assert set(CHALLENGE) < set(activities())

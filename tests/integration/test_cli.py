@@ -19,7 +19,7 @@ MANYARMS = [str(Path(sys.executable).with_name("manyarms"))]
 def manyarms(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     return subprocess.run(
-        [*MANYARMS, *arguments], capture_output=True, text=True, cwd=cwd, env=env, timeout=120, check=False
+        [*MANYARMS, *arguments], capture_output=True, text=True, cwd=cwd, env=env, timeout=600, check=False
     )
 
 
@@ -97,7 +97,7 @@ def test_mistakes_get_an_answer_not_a_traceback(arguments: list[str], message: s
 @pytest.mark.parametrize("stream", ["1", "2"])
 def test_a_closed_stream_takes_no_worker_its_memory(stream: str, tmp_path: Path) -> None:
     command = f"{MANYARMS[0]} eval gym/CartPole-v1 --episodes 1 --num-envs 1 --out x {stream}>&-"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "x/results.json").exists()
 
@@ -106,7 +106,7 @@ def test_a_closed_stream_takes_no_worker_its_memory(stream: str, tmp_path: Path)
 def test_output_on_a_full_disk_is_told_in_words(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*MANYARMS, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+            [*MANYARMS, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False
         )
     assert done.returncode == 2
     assert done.stderr.startswith("DiskError: what is printed cannot be written\n  why: No space left")
@@ -123,7 +123,7 @@ def test_results_that_cannot_be_saved_are_shown_and_told_in_words(tmp_path: Path
 
 def test_letters_that_the_terminal_lacks_end_no_command() -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([*MANYARMS, "eval", "--help"], capture_output=True, env=env, timeout=120, check=False)
+    done = subprocess.run([*MANYARMS, "eval", "--help"], capture_output=True, env=env, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert b"KEY=VALUE?" in done.stdout
 
@@ -153,7 +153,7 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> 
         time.sleep(0.05)
     time.sleep(4)  # eight workers, their nursery and the keeper are there; give them time to make some steps
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "interrupted: these are the results so far" in out
     assert "Traceback" not in err
@@ -168,7 +168,6 @@ def test_demo_compares_with_gymnasium(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a hundred episodes are filmed
 def test_demo_ends_with_an_arm_that_learns(tmp_path: Path) -> None:
     done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--steps", "0", "--train-seconds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -71,7 +71,7 @@ def offered(shell: tuple[str, Path], line: str) -> list[str]:
         "zsh": ["zsh", "-f", "-c", ZSH, "zsh", line],
         "fish": ["fish", "--no-config", "-c", "source ./script; complete -C $argv[1]", line],
     }[name]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=True)
     assert not done.stderr
     return [word for line in done.stdout.splitlines() for word in line.partition("\t")[0].split()]
 

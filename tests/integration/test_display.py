@@ -264,7 +264,7 @@ def test_nothing_is_left_however_the_main_process_goes(
     if number is not None:
         process.send_signal(number)
     process.stdin.close()
-    process.wait(timeout=60)
+    process.wait(timeout=600)
     process.stdout.close()
     assert eventually(lambda: not any(running(pid) for pid in [*servers, *workers]))
     assert eventually(lambda: remaining(files) == [])
@@ -278,7 +278,7 @@ def test_nothing_is_left_of_displays_that_were_just_starting(tmp_path: Path) -> 
         process = start_script("sleep", tmp_path)
         time.sleep(delay)
         process.kill()
-        process.wait(timeout=60)
+        process.wait(timeout=600)
         process.stdout.close()
         process.stdin.close()
         assert eventually(lambda: servers_of(tmp_path) == [])
@@ -375,7 +375,7 @@ def two_displays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         finally:
             for server in started:
                 server.terminate()
-                server.wait(timeout=30)
+                server.wait(timeout=600)
     pytest.fail("no two neighbouring displays are free")
 
 

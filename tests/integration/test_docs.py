@@ -68,7 +68,6 @@ def test_the_task_of_the_guide_is_solved_by_its_expert(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_policies_of_the_guide_play_and_learn(tmp_path: Path) -> None:
     said = follow(REPOSITORY / "docs/add/policy.md", tmp_path)
     assert "100.0 % success (10 of 10 episodes" in said
@@ -155,7 +154,6 @@ def test_figures_of_the_readmes_are_those_of_the_benchmark(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "benchmarks/vector.py"), "--out", str(tmp_path), "--no-plot"]
     quick = ["--cases", "null_state:2", "mujoco:2", "--seconds", "0.2", "--chunks", "1", "4", "--rounds", "1"]

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import houses
 import interpreters
 from conftest import REPOSITORY
+from manyarms import make_vec
 from manyarms.learning.settings import load
 from oft import made
 from pi0_checkpoints import pi0_folder
@@ -44,7 +46,7 @@ def train(recipe: str, folder: Path, *words: str, **variables: str) -> subproces
     """Run a recipe as users do."""
     command = ["bash", str(EMBODIMENT / "run_embodiment.sh"), recipe, *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=220, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=600, check=False)
 
 
 def written(folder: Path) -> set[str]:
@@ -92,7 +94,6 @@ def test_an_unknown_recipe_and_a_missing_checkpoint_are_said_in_words(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("recipe", ["behavior_ppo_openvlaoft", "behavior_grpo_openvlaoft"])
 def test_behavior_recipes_run_on_the_stand_in(recipe: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "oft", 23)
@@ -119,7 +120,6 @@ def test_behavior_recipes_run_on_the_stand_in(recipe: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_libero_recipe_for_pi0_runs_on_libero(tmp_path: Path) -> None:
     folder = pi0_folder(tmp_path / "pi0")
     words = [*SMALL, f"actor.model.model_path={folder}", "env.train.simulator=libero/libero_object/0"]
@@ -132,7 +132,6 @@ def test_the_libero_recipe_for_pi0_runs_on_libero(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_rlbench_recipe_runs_on_the_stand_in(tmp_path: Path) -> None:
     tests = REPOSITORY / "tests"
     (tmp_path / "CoppeliaSim").mkdir()
@@ -148,8 +147,21 @@ def test_the_rlbench_recipe_runs_on_the_stand_in(tmp_path: Path) -> None:
     assert {*METRICS, *OF_PPO} <= written(tmp_path / "logs/rlbench_ppo_pixel")
 
 
+def test_rlbench_carries_out_what_a_policy_of_the_recipe_may_draw(tmp_path: Path) -> None:
+    """A policy that is refused learns nothing, and nothing but the movement of the arm would show it."""
+    tests = REPOSITORY / "tests"
+    recipe = load(str(REPOSITORY / "examples/embodiment/config/rlbench_ppo_pixel.yaml"), []).config.train
+    options = {**recipe.options, "cameras": [], "display": None}
+    variables = {"PYTHONPATH": f"{tests}/rlbench_standin:{tests}", "COPPELIASIM_ROOT": str(tmp_path)}
+    with make_vec("rlbench/reach_target", 1, env=variables, max_chunk=32, **options) as envs:
+        before = envs.reset(seed=0)[0]["joint_positions"].copy()
+        envs.action_space.seed(0)
+        chunk = envs.step_chunk(np.stack([envs.action_space.sample() for _ in range(32)], axis=1))
+        assert "invalid_action" not in chunk.infos
+        assert not np.allclose(chunk.observations["joint_positions"], before)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("recipe", ["tabletop_grpo_openvlaoft", "libero_grpo_openvlaoft"])
 def test_openvla_oft_recipes_run_on_tabletop(recipe: str, tmp_path: Path) -> None:
     """With rewards for every bit of progress: random weights never succeed, and groups all alike teach nothing."""
@@ -166,7 +178,6 @@ def test_openvla_oft_recipes_run_on_tabletop(recipe: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_one_run_learns_in_two_simulators_at_once(tmp_path: Path) -> None:
     words = [*SMALL, "env.train.total_num_envs=2", "env.train.options.image_size=32", "algorithm.episodes_per_step=4"]
     words += ["actor.model.options.image_side=32"]
@@ -196,7 +207,6 @@ def test_several_simulators_need_rows_and_names_of_their_own(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_quickest_recipe_runs_and_films(tmp_path: Path) -> None:
     words = [
         *SMALL,

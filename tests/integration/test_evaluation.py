@@ -62,7 +62,7 @@ def test_an_evaluation_killed_and_resumed_equals_one_that_was_not(tmp_path: Path
     command = [sys.executable, "-m", "manyarms", "eval", "tabletop", "--tasks", "reach_target,push_button"]
     command += ["--policy", "expert", "--episodes", "50", "--num-envs", "2", "--options", "arm_mode=delta_ee"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run([*command, "--out", str(whole)], check=True, timeout=110)
+    subprocess.run([*command, "--out", str(whole)], check=True, timeout=600)
     process = subprocess.Popen([*command, "--out", str(broken)])
     log = broken / "episodes-0.jsonl"
     while not log.exists() or len(log.read_text().splitlines()) < 20:
@@ -77,7 +77,7 @@ def test_an_evaluation_killed_and_resumed_equals_one_that_was_not(tmp_path: Path
     again = subprocess.run([*command, "--out", str(broken)], capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "--resume" in again.stderr
-    subprocess.run([*command, "--out", str(broken), "--resume"], check=True, timeout=110)
+    subprocess.run([*command, "--out", str(broken), "--resume"], check=True, timeout=600)
     assert results(whole) == results(broken)
     assert json.loads(results(whole))["all"]["episodes"] == 100
 

@@ -157,7 +157,7 @@ def test_workers_run_from_an_installed_wheel_in_any_interpreter(installed: Path,
     (tmp_path / "script.py").write_text(SCRIPT)
     pythons = ["", *(str(interpreters.environment(version) / "bin/python") for version in ENDS)]
     command = [str(installed), "script.py", *pythons]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(pythons) + 1

@@ -34,7 +34,7 @@ DRESSING = "pick_up_the_salad_dressing_and_place_it_in_the_basket"
 
 Make = Callable[..., Any]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

@@ -351,7 +351,6 @@ def test_every_rank_writes_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_every_rollout_process_of_a_placed_run_writes_its_own(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     layout = [f"{PLACED}env=0", f"{PLACED}rollout=0-1", f"{PLACED}actor=2", "cluster.address=local"]

@@ -17,7 +17,7 @@ from training import assert_same_run, ended, in_folder, lines, started, written
 ray = pytest.importorskip("ray")
 
 # One Ray after the other: each is a dozen processes.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 TWO = ["cluster.num_nodes=2", "cluster.cpu_slots=1"]
 BOTH = [*TWO, f"{PLACED}env,rollout=0-1", f"{PLACED}actor=1"]

@@ -20,7 +20,7 @@ from training import assert_same_run, curve, ended, in_folder, lines, started, w
 ray = pytest.importorskip("ray")
 
 # One Ray after the other: each is a dozen processes.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SHARED = [f"{PLACED}env,rollout,actor=0-1"]
 SEPARATE = [f"{PLACED}env=0-1", f"{PLACED}rollout=2-3", f"{PLACED}actor=4-5"]

@@ -322,7 +322,7 @@ def test_nothing_is_left_however_the_main_process_goes(what: str, signals: list[
     ]
     for number in signals:
         process.send_signal(number)
-    process.wait(timeout=30)
+    process.wait(timeout=600)
     process.stdout.close()
     wait_until_gone(pids)
     assert list(tmp_path.iterdir()) == [], "temporary files left behind"
@@ -368,7 +368,7 @@ envs = manyarms.make_vec("standins:Closing", 2, path={str(tmp_path)!r})
 envs.reset(seed=0)
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=600)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -379,7 +379,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
         "def make_env():\n    return gymnasium.make('CartPole-v1')\n"
         "envs = manyarms.make_vec(make_env, 2)\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert "make_vec was called inside a worker" in done.stderr
     assert "if __name__ == '__main__'" in done.stderr

@@ -89,10 +89,9 @@ def test_the_integration_test_of_the_document_passes_without_libero() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_integration_test_of_the_document_passes_on_libero() -> None:
     python = str(interpreters.libero() / "bin/python")
-    done = run("test_ript_vla_integration.py", "task.options.image_size=32", timeout=220, libero=python)
+    done = run("test_ript_vla_integration.py", "task.options.image_size=32", timeout=600, libero=python)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "libero_object, 2 environments" in done.stdout
     assert "environments served an inference: [2, 2, 2, 2, 2, 2]" in done.stdout
@@ -100,9 +99,8 @@ def test_the_integration_test_of_the_document_passes_on_libero() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_quick_test_of_the_document_trains_and_plays(tmp_path: Path) -> None:
-    done = run("quick_single_gpu_test.py", "--config_path", CONFIG, "--log_path", str(tmp_path), timeout=220)
+    done = run("quick_single_gpu_test.py", "--config_path", CONFIG, "--log_path", str(tmp_path), timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "trained: 2 updates" in done.stdout
     assert "PI0LiberoRunner: 4 rollouts of push_button" in done.stdout

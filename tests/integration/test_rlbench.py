@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,9 +24,11 @@ import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ActionError, ManyarmsError, SimulatorError, StartError, WorkerDied, WorkerTimeout
 from manyarms.simulators.choices import snake_case
-from manyarms.simulators.rlbench import stack
+from manyarms.simulators.rlbench import glx, stack
 from manyarms.simulators.rlbench.modes import MODES, ROBOTS, with_unit_quaternion
 from manyarms.testing import CHECKS, Subject
+from manyarms.vector.display import DisplayConfig, Displays
+from manyarms.vector.egl import egl_failure
 
 TESTS = Path(__file__).resolve().parent.parent
 STANDIN = TESTS / "rlbench_standin"
@@ -58,7 +61,7 @@ def make(tmp_path: Path) -> Make:
     return make_envs
 
 
-@pytest.fixture(params=["standin", pytest.param("real", marks=[pytest.mark.real_rlbench, pytest.mark.timeout(900)])])
+@pytest.fixture(params=["standin", pytest.param("real", marks=[pytest.mark.real_rlbench])])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Options with which RLBench runs here: those of the stand-in, or of RLBench itself."""
     if request.param == "standin":
@@ -352,6 +355,50 @@ def test_a_task_that_cannot_be_placed_gives_way_to_the_next_layout(make: Make) -
         assert envs.reset(seed=0)[1]["reset_attempts"][0] == 3
 
 
+def test_a_task_that_cannot_be_placed_at_first_gets_other_random_numbers(make: Make) -> None:
+    with make(cameras=[], faults="unplaceable_first=2") as envs:
+        assert envs.reset(seed=0)[1]["variation"].shape == (1,)
+    with pytest.raises(StartError, match="Could not place the task reach_target"):
+        make(cameras=[], faults="unplaceable_first=9")
+
+
+def test_being_refused_earns_what_the_arm_s_place_is_worth(make: Make) -> None:
+    with make(cameras=[], arm_mode="ik", shaped_rewards=True) as envs:
+        observations, _ = envs.reset(seed=0)
+        pose, target = pose_of(envs), observations["task_low_dim_state"][0]
+        chunk = envs.step_chunk(np.stack([toward(pose, dx=1.5), toward(pose)])[None])
+        assert "IK" in chunk.infos["invalid_action"][0]
+        assert chunk.rewards[0].tolist() == pytest.approx([-np.linalg.norm(pose[:3] - target)] * 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["planning", "delta_planning"])
+def test_planning_to_where_the_arm_is_does_not_hang(make: Make, mode: str) -> None:
+    with make(cameras=[], arm_mode=mode, step_timeout=20.0) as envs:
+        envs.reset(seed=0)
+        here = toward(pose_of(envs)) if mode == "planning" else np.array([0.0, 0, 0, *DOWN, 1.0], np.float32)
+        chunk = envs.step_chunk(np.stack([here] * 3)[None])
+        assert chunk.num_steps[0] == 3
+        assert not chunk.aborted[0]
+
+
+def test_demonstrations_that_fail_leave_the_arm_in_its_mode(make: Make) -> None:
+    with make(cameras=[], arm_mode="joint_velocity", faults="no_demos", on_failure="raise") as envs:
+        before = envs.reset(seed=0)[0]["joint_positions"].copy()
+        with pytest.raises(SimulatorError, match="Could not collect demos"):
+            envs.call("demos", 1)
+        chunk = envs.step_chunk(np.full((1, 1, 8), 0.5, np.float32))
+        assert not np.allclose(chunk.observations["joint_positions"], before)
+
+
+def test_a_camera_that_is_not_in_the_scene_is_refused_before_coppeliasim_is_asked(make: Make) -> None:
+    with make(cameras=["front"], on_failure="raise") as envs:
+        envs.reset(seed=0)
+        for method, arguments in (("render", ("overhead",)), ("demos", (1, None, None, ["overhead"]))):
+            with pytest.raises(SimulatorError, match="no camera named overhead: this RLBench was started with front"):
+                envs.call(method, *arguments)
+        assert envs.call("render", "front")[0].shape == (16, 24, 3)
+
+
 def test_a_worker_whose_simulator_stays_broken_ends_itself(make: Make) -> None:
     message = r"exit code 70(.|\n)*cannot go on with reach_target: CoppeliaSim refused"
     with (
@@ -533,7 +580,60 @@ def test_switching_cameras_for_filmed_steps_is_counted_as_toggle(make: Make, tmp
 def test_an_xvfb_is_no_gpu_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "has_gpu", lambda: True)
     monkeypatch.delenv("LIBGL_ALWAYS_SOFTWARE", raising=False)
-    monkeypatch.setenv("MANYARMS_DISPLAY", "external")
-    assert stack.draws_on_a_gpu()
     monkeypatch.setenv("MANYARMS_DISPLAY", "xvfb")
     assert not stack.draws_on_a_gpu()
+    monkeypatch.setenv("MANYARMS_DISPLAY", "external")
+    monkeypatch.setattr(stack, "renderer", lambda: "NVIDIA H200/PCIe/SSE2")
+    assert stack.draws_on_a_gpu()
+    monkeypatch.setattr(stack, "renderer", lambda: "")
+    assert not stack.draws_on_a_gpu(), "no GLX: nothing is known to be fast"
+
+
+@pytest.mark.skipif(shutil.which("Xvfb") is None, reason="there is no Xvfb here")
+def test_an_xvfb_that_someone_else_runs_is_told_by_what_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the document: RLBENCH_PER_PROCESS_XVFB=0 xvfb-run -a python …, on a machine with a GPU."""
+    monkeypatch.setattr(stack, "has_gpu", lambda: True)
+    monkeypatch.delenv("LIBGL_ALWAYS_SOFTWARE", raising=False)
+    with Displays(DisplayConfig("xvfb"), 1, rank=0) as displays:
+        for name, value in displays.variables(0).items():
+            if name in ("DISPLAY", "XAUTHORITY") and value is not None:
+                monkeypatch.setenv(name, value)
+        monkeypatch.setenv("MANYARMS_DISPLAY", "external")
+        assert glx.is_software(glx.renderer())
+        assert not stack.draws_on_a_gpu()
+
+
+# -- without an X server ----------------------------------------------------------------------------------------------
+
+
+def drawn_by_egl(root: Path, cameras: list[str], **env: str) -> Any:
+    """Make an environment that is to draw by EGL, as from a shell without a display."""
+    reason = egl_failure()
+    if reason:
+        pytest.skip(f"EGL does not work here: {reason}")
+    options = standin_options(root, **env)
+    del options["env"]["DISPLAY"], options["env"]["QT_QPA_PLATFORM"]
+    return manyarms.make_vec("rlbench/reach_target", 1, display="egl", cameras=cameras, image_size=(24, 16), **options)
+
+
+def test_egl_is_taken_with_the_platform_of_qt_that_draws(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with drawn_by_egl(tmp_path, ["front"], RLBENCH_STANDIN_DRAWS="minimalegl") as envs:
+        assert envs.reset(seed=0)[0]["front_rgb"].any()
+        assert envs._supervisor._displays.backend == "egl"
+    assert "EGL" not in caplog.text
+
+
+def test_where_coppeliasim_cannot_draw_by_egl_that_is_said_and_xvfb_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with drawn_by_egl(tmp_path, ["front"]) as envs:
+        assert envs.reset(seed=0)[0]["front_rgb"].any()
+        assert envs._supervisor._displays.backend == "xvfb"
+    assert "with Qt's offscreen it crashed with SIGABRT; with Qt's eglfs it" in caplog.text
+
+
+def test_egl_without_cameras_is_qt_offscreen(tmp_path: Path) -> None:
+    with drawn_by_egl(tmp_path, []) as envs:
+        displays = envs._supervisor._displays
+        assert displays.backend == "egl"
+        assert displays.variables(0)["QT_QPA_PLATFORM"] == "offscreen"

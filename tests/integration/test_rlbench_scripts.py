@@ -75,7 +75,7 @@ def _found(word: str) -> str:
 
 def run(words: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, check=False, timeout=150)
+    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, check=False, timeout=600)
 
 
 def standin(folder: Path) -> dict[str, str]:
@@ -96,7 +96,6 @@ def short(command: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("command", COMMANDS, ids=short)
 @pytest.mark.parametrize("simulator", ["tabletop", "standin"])
 def test_every_command_of_the_documents_runs(command: str, simulator: str, tmp_path: Path) -> None:
@@ -144,7 +143,6 @@ def test_fast_renders_and_films_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_training_under_torchrun_splits_unevenly_and_its_loss_falls(ranks: int, tmp_path: Path) -> None:
     words = [str(BIN / "torchrun"), f"--nproc_per_node={ranks}", str(SCRIPTS / "rl_vec_env.py"), "--mode", "train"]
@@ -214,7 +212,7 @@ def test_ctrl_c_tells_what_was_measured_and_finishes_the_videos(tmp_path: Path) 
         while not (film.exists() and film.stat().st_size > 4000) and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=600)
     assert "interrupted after" in output
     assert "Success rate (done==True)" in output
     assert "Traceback" not in output

@@ -285,7 +285,6 @@ def server(tmp_path: Path) -> Server:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_pyrep_and_rlbench_are_built_installed_and_not_built_twice(server: Server) -> None:
     said = server.good(REINSTALL, *server.arguments)
     assert "PyRep 4.1.0.3 in " in said
@@ -307,7 +306,6 @@ def test_pyrep_and_rlbench_are_built_installed_and_not_built_twice(server: Serve
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_namesake_of_pypi_and_opencv_with_qt_are_replaced(server: Server) -> None:
     make_wheel(server.wheels, "pyrep", "3.2.0", {"pyrep/__init__.py": "", "pyrep/Repository.py": ""})
     make_wheel(server.wheels, "opencv-python", "4.10.0.84", {"cv2/__init__.py": "qt = True"})
@@ -329,7 +327,6 @@ def test_the_namesake_of_pypi_and_opencv_with_qt_are_replaced(server: Server) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_repositories_are_fetched_at_the_commit_that_was_asked_for(server: Server) -> None:
     commits = {}
     for folder in (server.pyrep, server.rlbench):
@@ -350,7 +347,6 @@ def test_repositories_are_fetched_at_the_commit_that_was_asked_for(server: Serve
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_what_was_installed_stays_when_a_build_fails(server: Server) -> None:
     server.good(REINSTALL, *server.arguments)
     (server.rlbench / "backend.py").write_text("raise RuntimeError('no space left on device')")
@@ -363,7 +359,6 @@ def test_what_was_installed_stays_when_a_build_fails(server: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_an_install_that_cannot_be_imported_is_no_success(server: Server) -> None:
     text = 'raise ImportError("libGL.so.1: cannot open shared object file")'
     (server.pyrep / "pyrep/backend/sim.py").write_text(text)
@@ -436,7 +431,6 @@ def test_without_root_the_command_is_printed_and_nothing_run(debian: Debian) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_manyarms_of_the_checkout_is_installed_once(debian: Debian) -> None:
     """A checkout with this script and a package that needs nothing: the real one would download for minutes."""
     checkout = make_project(debian.folder / "checkout", "manyarms", "1.0", {"__init__.py": ""})

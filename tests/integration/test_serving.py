@@ -498,7 +498,7 @@ def test_a_signal_ends_the_command_after_the_last_answer_and_leaves_nothing(numb
         time.sleep(0.6)
         process.send_signal(number)
         assert same(answer.result(), Swaying().act(one_row()))
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=600)
         assert (process.returncode, err) == (0, "")
         assert "served 1 observations of 1 clients in 1 calls" in out
         remote.close()
@@ -510,7 +510,7 @@ def test_the_command_explains_what_it_cannot_do() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with command("standins:Walker", "--policy", "random", "--port", str(taken.getsockname()[1])) as process:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=600)
     assert process.returncode == 2
     assert err.startswith("ConfigError: cannot listen on 127.0.0.1")
 

@@ -134,7 +134,6 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("width", [390, 1280])
 def test_pages_fit_a_phone_and_a_desktop(site: Path, address: str, width: int) -> None:
     with chromium() as browser, opened(browser, address, viewport={"width": width, "height": 800}) as page:
@@ -145,7 +144,6 @@ def test_pages_fit_a_phone_and_a_desktop(site: Path, address: str, width: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_what_is_searched_for_is_found(address: str) -> None:
     with chromium() as browser, opened(browser, f"{address}/index.html", home=address) as page:
         for _ in range(30):  # what is typed before the index is read is not looked up

@@ -284,7 +284,7 @@ def test_the_command_ends_with_one_line(run: Path, number: signal.Signals) -> No
     assert process.stdout is not None
     assert process.stdout.readline().startswith(f"watching {run} at http://")
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert (out, process.returncode) == ("no longer watching\n", 0)
     assert err == f"warning: whoever can reach 0.0.0.0 can look at {run}\n"
 
@@ -292,7 +292,6 @@ def test_the_command_ends_with_one_line(run: Path, number: signal.Signals) -> No
 # -- end to end -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_a_training_run_is_watched_from_begin_to_end(browser: Browser, tmp_path: Path) -> None:
     config = written(tmp_path, CONFIG.replace("cameras: []", "cameras: [front]"))
     process = started([config, *in_folder(tmp_path), "runner.max_steps=12"])

@@ -129,7 +129,6 @@ def test_methods_and_attributes_of_a_simulator_can_be_reached() -> None:
             envs.call("fly")
 
 
-@pytest.mark.timeout(60)
 def test_rows_of_one_worker_can_be_given_and_give_back_more_than_its_pipes_hold() -> None:
     with manyarms.make_vec("standins:Walker", 2, rows_per_worker=2, cameras=[]) as envs:
         numbers = np.arange(300_000.0)

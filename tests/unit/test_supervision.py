@@ -64,6 +64,7 @@ def test_gpus_are_given_out_in_turn() -> None:
 def test_deadlines_grow_with_what_was_seen_unless_given() -> None:
     learned = patience.Patience(None, None)
     assert learned.allowed(False, 1) == patience.LEAST_STEP_SECONDS
+    assert learned.allowed(False, 54) >= 54 * 10.0, "planners take seconds an action, from the first chunk on"
     learned.learn(False, 10, 50.0)
     assert learned.allowed(False, 1) == 100.0
     assert learned.allowed(False, 4) == 400.0

@@ -73,7 +73,7 @@ class BenchConfig:
         examples=(
             "manyarms bench gym/CartPole-v1 --num-envs 16 --action-chunk 16",
             "manyarms bench tabletop/open_drawer --profile   # and where the time goes",
-            "manyarms bench rlbench/reach_target --num-envs 8 --options cameras=[] display=xvfb",
+            "manyarms bench rlbench/reach_target --options cameras=[] arm_mode=joint_velocity",
         ),
     )
 
@@ -101,6 +101,8 @@ class BenchResult(Shown):
     worker_memory_mb: float
     """Mean memory of a worker, shared pages counted in part."""
     episodes: int
+    refused: int = 0
+    """Calls in which a row refused an action: what was not carried out cost next to nothing."""
     interrupted: bool = False
     profile: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -115,10 +117,17 @@ class BenchResult(Shown):
             ("start", f"{self.start_seconds:.2f} s"),
             ("memory of a worker", f"{self.worker_memory_mb:.0f} MB"),
         ]
+        notes = ["interrupted: these are the results so far"] if self.interrupted else []
+        calls = -(-self.env_steps // config["action_chunk"])
+        if self.refused:
+            notes.append(
+                f"random actions were refused in {self.refused:,} of about {calls:,} calls of a row, and cost next to "
+                "nothing: choose a mode in which any action moves the arm (--options arm_mode=joint_velocity)"
+            )
         return Telling(
             f"{config['simulator']}: {speed} ({config['num_envs']} environments{chunks})",
             [Table(rows), *self._split()],
-            ["interrupted: these are the results so far"] if self.interrupted else [],
+            notes,
         )
 
     def _split(self) -> list[Table]:
@@ -167,7 +176,7 @@ def _measure(envs: VectorEnv, config: BenchConfig, start_seconds: float) -> Benc
     envs.reset(seed=config.seed)
     workers = [psutil.Process(pid) for pid in envs.worker_pids]
     latencies: list[float] = []
-    env_steps = episodes = 0
+    env_steps = episodes = refused = 0
     interrupted = False
     calls = -(-config.steps // config.action_chunk)
     with progress("warming up", config.warmup) as advance:
@@ -181,10 +190,11 @@ def _measure(envs: VectorEnv, config: BenchConfig, start_seconds: float) -> Benc
         with progress(f"{config.simulator} × {envs.num_envs}", calls) as advance:
             for i in range(calls):
                 began = time.perf_counter()
-                steps, ended = _advance(envs, chunks[i % _POOL])
+                steps, ended, invalid = _advance(envs, chunks[i % _POOL])
                 latencies.append(time.perf_counter() - began)
                 env_steps += steps
                 episodes += ended
+                refused += invalid
                 advance(1, f"{env_steps / (time.perf_counter() - clock):,.0f} env-steps/s")
     except KeyboardInterrupt:
         interrupted = True
@@ -206,6 +216,7 @@ def _measure(envs: VectorEnv, config: BenchConfig, start_seconds: float) -> Benc
         start_seconds=start_seconds,
         worker_memory_mb=float(np.mean([_memory(worker) for worker in workers])) / 1e6,
         episodes=episodes,
+        refused=refused,
         interrupted=interrupted,
         profile=envs.profiler.summary() if envs.profiler else {},
         machine={"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
@@ -226,13 +237,15 @@ def _stack(actions: Sequence[Any]) -> Any:
     return np.stack(actions, axis=1)
 
 
-def _advance(envs: VectorEnv, actions: Any) -> tuple[int, int]:
-    """Make one call; return how many steps ran and how many episodes ended."""
+def _advance(envs: VectorEnv, actions: Any) -> tuple[int, int, int]:
+    """Make one call; return how many steps ran, how many episodes ended, and how many rows refused an action."""
     if envs.config.max_chunk == 1:
-        _, _, terminated, truncated, _ = envs.step(actions)
-        return envs.num_envs, int(np.count_nonzero(terminated | truncated))
-    chunk = envs.step_chunk(actions)
-    return int(chunk.num_steps.sum()), int(np.count_nonzero(chunk.ended))
+        _, _, terminated, truncated, infos = envs.step(actions)
+        steps, ended = envs.num_envs, terminated | truncated
+    else:
+        chunk = envs.step_chunk(actions)
+        steps, ended, infos = int(chunk.num_steps.sum()), chunk.ended, chunk.infos
+    return steps, int(np.count_nonzero(ended)), int(np.count_nonzero(infos.get("_invalid_action", ())))
 
 
 def _cpu_seconds(workers: Sequence[psutil.Process]) -> float:

@@ -111,12 +111,14 @@ class LearnerGroup:
         import ray
         from ray.exceptions import RayTaskError
 
+        answers: dict[Any, Any] = {}
         pending = list(refs)
         while pending:
             self._waiting.until_one(pending)
             done, pending = ray.wait(pending, num_returns=1, fetch_local=False)
             try:
-                ray.get(done[0])
+                # Kept from here on: asked for again, it might have been lost with its node meanwhile.
+                answers[done[0]] = ray.get(done[0])
             except RayTaskError:
                 # Those who wait for a rank that is gone find out in their own way, and sometimes first.
                 dead = self._dead()
@@ -125,7 +127,7 @@ class LearnerGroup:
                 raise
             except signs_of_loss() as error:
                 raise self._lost(list(refs).index(done[0]), error) from None
-        return ray.get(list(refs))
+        return [answers[ref] for ref in refs]
 
     def _dead(self) -> tuple[int, BaseException] | None:
         """Return a rank that is gone, and what Ray says of it."""

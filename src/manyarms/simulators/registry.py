@@ -26,7 +26,8 @@ BUILT_IN = {
 }
 
 #: What must be known of them before they are imported. ``about``: what it is; ``worker_bytes``: what a worker may
-#: come to hold (forked ones share much of it); ``evaluation_options``: how one is set up to judge a policy.
+#: come to hold (forked ones share much of it); ``evaluation_options``: how one is set up to judge a policy;
+#: ``draws_through_qt``: whether it can draw without an X server depends on its Qt, and has to be tried.
 FACTS: Dict[str, Dict[str, Any]] = {
     "behavior": {"about": "BEHAVIOR-1K: household activities on OmniGibson and Isaac Sim"},
     "gym": {"about": "any registered Gymnasium environment"},
@@ -35,7 +36,7 @@ FACTS: Dict[str, Dict[str, Any]] = {
         "worker_bytes": 2100 << 20,
         "evaluation_options": {"faithful": True},
     },
-    "rlbench": {"about": "RLBench: 106 tasks on CoppeliaSim 4.1"},
+    "rlbench": {"about": "RLBench: 106 tasks on CoppeliaSim 4.1", "draws_through_qt": True},
     "tabletop": {"about": "our own: RLBench-style tasks on MuJoCo, nothing to install"},
 }
 

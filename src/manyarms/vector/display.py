@@ -14,12 +14,12 @@ import shutil
 import site
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from manyarms.errors import ConfigError, StartError
-from manyarms.vector.egl import egl_failure
+from manyarms.vector.egl import QT_PLATFORMS, egl_failure
 from manyarms.vector.keeper import Keeper
 from manyarms.vector.xauthority import authority_file, check_external
 from manyarms.vector.xvfb import Parent, Xvfb, wait_until_up
@@ -30,6 +30,9 @@ BACKENDS = ("xvfb", "egl", "external")
 
 Variables = dict[str, str | None]
 """Environment variables; None removes one."""
+
+Trial = Callable[[Variables], str]
+"""Has a simulator draw with these; returns why that does not work, nothing if it does."""
 
 _SECONDS_TO_END = 3.0
 _OFF = {"0", "false", "no", "off"}
@@ -84,6 +87,8 @@ class Displays:
         self._timeout = timeout
         self._servers: dict[int, Xvfb] = {}
         """By the number of the display among ours, which several workers may share."""
+        self._qt_platform = QT_PLATFORMS[0]
+        """What a Qt program draws with where there is no X server."""
         self._released: set[int] = set()
         self._parent: Parent | None = None
         self._root: Path | None = None
@@ -98,12 +103,12 @@ class Displays:
         """The servers that were started."""
         return list(self._servers.values())
 
-    def start(self) -> None:
-        """Start all displays side by side, or check those that others run."""
+    def start(self, trial: Trial | None = None) -> None:
+        """Start all displays side by side, or check those that others run; `trial` decides whether EGL will do."""
         self._root = Path(tempfile.mkdtemp(prefix="manyarms-display-"))
         Keeper.instance().add_path(str(self._root))
         if self.backend == "egl":
-            reason = egl_failure()
+            reason = egl_failure() or (self._find_qt_platform(trial) if trial is not None else "")
             if reason:
                 logger.warning("EGL does not work here (%s): rendering through Xvfb instead", reason)
                 self._config = replace(self._config, backend="xvfb")
@@ -121,7 +126,7 @@ class Displays:
         # What a session of the user's would have workers do instead.
         variables |= {"WAYLAND_DISPLAY": None, "QT_QPA_PLATFORM": "xcb", "MANYARMS_DISPLAY": self.backend}
         if self.backend == "egl":
-            variables |= {"DISPLAY": None, "XAUTHORITY": None, "QT_QPA_PLATFORM": "offscreen"}
+            variables |= {"DISPLAY": None, "XAUTHORITY": None, "QT_QPA_PLATFORM": self._qt_platform}
             return variables | {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
         if self.backend == "external":
             name = self._external(worker)
@@ -169,6 +174,16 @@ class Displays:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _find_qt_platform(self, trial: Trial) -> str:
+        """Find what the simulator's Qt can draw with; say why nothing will do, if so."""
+        reasons = []
+        for self._qt_platform in QT_PLATFORMS:
+            reason = trial(self.variables(0))
+            if not reason:
+                return ""
+            reasons.append(f"with Qt's {self._qt_platform} {reason}")
+        return "; ".join(reasons)
 
     def _external(self, worker: int) -> str:
         """Return the name of the display that someone else runs for a worker."""

@@ -6,10 +6,17 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from manyarms.vector.endings import signal_name
+from manyarms.workers import wire
+
+#: Qt's platforms that need no X server, as `QT_QPA_PLATFORM` names them: without cameras the first will do.
+QT_PLATFORMS = ("offscreen", "eglfs", "minimalegl")
+
+_TRIAL = Path(wire.__file__).with_name("trial.py")
 
 _EGL_DEVICES, _EGL_SURFACELESS = 0x313F, 0x31DD
 _EGL_CONFIG = (0x3033, 1, 0x3040, 8, 0x3038)  # surface type: pbuffer; renderable type: OpenGL
@@ -22,15 +29,23 @@ def egl_failure() -> str:
     code = "from manyarms.vector.egl import draw_with_egl; draw_with_egl()"
     env = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    return _failure([sys.executable, "-c", code], env, b"", 60.0, "the driver")
+
+
+def drawing_failure(python: str, plan: Mapping[str, Any], env: Mapping[str, str], seconds: float) -> str:
+    """Have a simulator draw in a process of its own; say in a line why it does not work, if so."""
+    return _failure([python, str(_TRIAL)], env, wire.encode(dict(plan)), seconds, "it")
+
+
+def _failure(command: list[str], env: Mapping[str, str], told: bytes, seconds: float, who: str) -> str:
+    """Run a program; say in a line why it failed, nothing if it did not."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=env, check=False, capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run(command, env=env, check=False, input=told, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return "the driver hung"
+        return f"{who} hung"
+    said = done.stderr.decode(errors="replace").strip().splitlines()
     if done.returncode < 0:
-        return f"the driver crashed with {signal_name(-done.returncode)}"
-    said = done.stderr.strip().splitlines()
+        return f"{who} crashed with {signal_name(-done.returncode)}"
     return "" if done.returncode == 0 else (said[-1] if said else f"exit code {done.returncode}")
 
 

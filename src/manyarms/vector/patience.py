@@ -15,6 +15,8 @@ from pathlib import Path
 LEAST_STEP_SECONDS = 60.0
 LEAST_RESET_SECONDS = 240.0
 TIMES_THE_SLOWEST = 20.0
+#: What every further action of a chunk adds to that: motion planning takes seconds.
+SECONDS_AN_ACTION = 10.0
 
 _STATES = {
     "T": "it is stopped (by SIGSTOP, or a debugger)",
@@ -35,12 +37,17 @@ class Patience:
     slowest_reset: float = 0.0
 
     def allowed(self, is_reset: bool, actions: int) -> float:
-        """Return the seconds a command may take; a chunk of K has K times that of a step."""
+        """Return the seconds a command may take; a chunk has more than a step.
+
+        By the user's word K actions have K times as long; before anything was seen, a few seconds more for each.
+        """
         if is_reset:
             return self.reset_timeout or max(LEAST_RESET_SECONDS, TIMES_THE_SLOWEST * self.slowest_reset)
         if self.step_timeout:
             return self.step_timeout * max(1, actions)
-        return max(LEAST_STEP_SECONDS, TIMES_THE_SLOWEST * self.slowest_step * max(1, actions))
+        more = max(1, actions) - 1
+        least = LEAST_STEP_SECONDS + SECONDS_AN_ACTION * more
+        return max(least, TIMES_THE_SLOWEST * self.slowest_step * (1 + more))
 
     def learn(self, is_reset: bool, actions: int, seconds: float) -> None:
         """Note how long a command took."""

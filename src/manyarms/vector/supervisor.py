@@ -18,7 +18,8 @@ from manyarms.errors import ConfigError, ManyarmsError, StartError
 from manyarms.simulators import registry
 from manyarms.simulators.base import Spec
 from manyarms.vector.config import SimulatorConfig, VectorConfig
-from manyarms.vector.display import DisplayConfig, Displays
+from manyarms.vector.display import DisplayConfig, Displays, Trial
+from manyarms.vector.egl import drawing_failure
 from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room, say_how_many_fit
 from manyarms.vector.nursery import Nursery, NurseryGone
 from manyarms.vector.process import (
@@ -31,6 +32,7 @@ from manyarms.vector.process import (
     WorkerProcess,
     common_environment,
     worker_command,
+    worker_environment,
 )
 from manyarms.vector.reasons import died_at_start, one_error, start_failure
 from manyarms.vector.topology import plan_for_this_machine
@@ -87,7 +89,7 @@ class Supervisor:
         say_how_many_fit([(name, registry.fact(name, "worker_bytes", LEAST_WORKER_BYTES)) for name in ids])
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
         if self._displays is not None:
-            self._displays.start()
+            self._displays.start(self._trial())
         self._open_nurseries()
         for worker in self.workers:
             self._spawn(worker)
@@ -177,6 +179,17 @@ class Supervisor:
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
+    def _trial(self) -> Trial | None:
+        """Return what tries out whether our simulator draws without an X server, where that has to be tried."""
+        found = [worker for worker in self.workers if registry.fact(worker.simulator.id, "draws_through_qt", False)]
+        if not found:
+            return None
+        worker, simulator, seconds = found[0], found[0].simulator, self.config.start_timeout
+        plan = what_to_build(simulator)
+        return lambda display: drawing_failure(
+            worker.interpreter, plan, worker_environment(worker.index, simulator, self.config, display), seconds
+        )
+
     def _open_nurseries(self) -> None:
         """Start a process to fork workers from for every simulator that has several of them."""
         if self.config.start_method == "spawn" or self._displays is not None:
@@ -185,14 +198,12 @@ class Supervisor:
         for simulator in {id(worker.simulator): worker.simulator for worker in self.workers}.values():
             if counts[id(simulator)] == 1:
                 continue
-            plan = {
-                "simulator": simulator.id,
-                "options": dict(simulator.options),
-                "search_path": search_path(simulator.python is None),
-            }
-            command = worker_command(simulator.python or sys.executable)
+            command, env = (
+                worker_command(simulator.python or sys.executable),
+                common_environment(simulator, self.config),
+            )
             with contextlib.suppress(NurseryGone):  # a worker that is started by itself will say what is wrong
-                self._nurseries[id(simulator)] = Nursery(command, common_environment(simulator, self.config), plan)
+                self._nurseries[id(simulator)] = Nursery(command, env, what_to_build(simulator))
         deadline = time.monotonic() + self.config.start_timeout
         for key, nursery in list(self._nurseries.items()):
             if not nursery.wait_until_ready(max(0.0, deadline - time.monotonic())):
@@ -359,6 +370,15 @@ def _share_out(rows: Sequence[SimulatorConfig], per_worker: int) -> list[tuple[i
             shares.append((first, i, rows[first]))
             first = i
     return shares
+
+
+def what_to_build(simulator: SimulatorConfig) -> dict[str, Any]:
+    """Return what another process has to know to build a simulator."""
+    return {
+        "simulator": simulator.id,
+        "options": dict(simulator.options),
+        "search_path": search_path(simulator.python is None),
+    }
 
 
 def search_path(same_interpreter: bool) -> list[str]:

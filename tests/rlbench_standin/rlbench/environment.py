@@ -29,11 +29,12 @@ class Environment:
         self._obs_config = obs_config
         self._shaped_rewards = shaped_rewards
         self._robot_setup = robot_setup
-        self._world = None
+        self._world = self._robot = None
 
     def launch(self):
-        self._world = World(self._robot_setup, self._obs_config)
+        self._world = self._robot = World(self._robot_setup, self._obs_config)
         self._world.launch()
+        self._action_mode.arm_action_mode.set_control_mode(self._robot)
 
     def shutdown(self):
         if self._world is not None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from .backend.exceptions import TaskEnvironmentError
 from .backend.observation import Observation
-from .world import CAMERAS
+from .world import CAMERAS, faults
 
 _MAX_DEMO_ATTEMPTS = 10
 _DEMO_STEPS = 6
@@ -99,7 +99,13 @@ class TaskEnvironment:
     ):
         if not live_demos:
             raise RuntimeError("Can't ask for a stored demo when no dataset root provided.")
-        return [self._play() for _ in range(amount)]
+        looped = self._scene.arm.joints[0].is_control_loop_enabled()
+        self._scene.arm.set_control_loop_enabled(True)
+        if "no_demos" in faults():
+            raise RuntimeError("Could not collect demos. Maybe a problem with the task?")
+        demos = [self._play() for _ in range(amount)]
+        self._scene.arm.set_control_loop_enabled(looped)
+        return demos
 
     def _play(self):
         self.reset()

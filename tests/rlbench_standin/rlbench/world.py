@@ -1,7 +1,9 @@
 """What moves behind the stand-in: a tip that follows the first three joints, a target, and every known way to fail.
 
 Faults are asked for by gripper commands (`HANG`, `CRASH`, `VREP_ERROR`), and by words in RLBENCH_STANDIN_FAULTS:
-``launch_hang``, ``handles`` (a wrong version), ``unplaceable=N`` and ``vrep_reset=N`` (N resets fail, after the first).
+``launch_hang``, ``handles`` (a wrong version), ``unplaceable=N`` and ``vrep_reset=N`` (N resets fail, after the first),
+``unplaceable_first=N`` (N resets fail, from the first on), ``no_demos``. RLBENCH_STANDIN_DRAWS names the platform of Qt
+that draws without an X server, if any.
 Where there is an X server, it is connected to, and its end is the process's.
 """
 
@@ -55,6 +57,27 @@ def connected(display):
     return server
 
 
+class Arm:
+    """The arm as PyRep's interface has it."""
+
+    def __init__(self, world):
+        self._world = world
+        self.joints = [self]
+        self.looped = True
+
+    def is_control_loop_enabled(self):
+        return self.looped
+
+    def set_control_loop_enabled(self, value):
+        self.looped = value
+
+    def get_tip(self):
+        return self
+
+    def get_pose(self):
+        return np.append(self._world.tip, [0.0, 0.0, 0.0, 1.0])
+
+
 class World:
     """One CoppeliaSim."""
 
@@ -70,6 +93,7 @@ class World:
         self.velocities = np.zeros_like(self.joints)
         self.target = HOME.copy()
         self.variation = 0
+        self.arm = Arm(self)
 
     def launch(self):
         root = os.environ["COPPELIASIM_ROOT"]
@@ -79,7 +103,7 @@ class World:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if World.running:
             os.abort()  # Qt: a second QApplication
-        if not os.environ.get("DISPLAY") and os.environ.get("QT_QPA_PLATFORM") != "offscreen":
+        if not os.environ.get("DISPLAY") and os.environ.get("QT_QPA_PLATFORM") in (None, "", "xcb"):
             os.abort()  # Qt: could not connect to display
         self._display = connected(os.environ.get("DISPLAY", ""))
         self._settings = os.path.join(os.environ["HOME"], "coppeliasim-settings")
@@ -106,6 +130,8 @@ class World:
     def reset(self, variation):
         self.resets += 1
         wanted = faults()
+        if self.resets <= wanted.get("unplaceable_first", 0):
+            raise TaskEnvironmentError("Could not place the task %s in the scene." % self.task.name)
         if 1 < self.resets <= 1 + wanted.get("vrep_reset", 0):
             raise RuntimeError(_VREP)
         if 1 < self.resets <= 1 + wanted.get("unplaceable", 0):
@@ -175,7 +201,9 @@ class World:
             return None
         if name not in self.cameras:
             raise RuntimeError(_VREP)  # it was removed when the scene was built
-        if os.environ.get("QT_QPA_PLATFORM") == "offscreen":
+        platform = os.environ.get("QT_QPA_PLATFORM", "")
+        if platform not in ("", "xcb", os.environ.get("RLBENCH_STANDIN_DRAWS", "")):
+            print("This plugin does not support createPlatformOpenGLContext!", file=sys.stderr, flush=True)
             os.abort()
         note("render %s %s" % (name, kind))
         width, height = camera.image_size

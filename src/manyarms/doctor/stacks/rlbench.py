@@ -61,7 +61,9 @@ def is_wanted() -> bool:
 def trial() -> Trial:
     """Take the easiest task, on an Xvfb of its own if there is one."""
     backend = "external" if shutil.which("Xvfb") is None and os.environ.get("DISPLAY") else "xvfb"
-    return Trial("reach_target", {"display": backend, "cameras": ["front"], "image_size": (64, 64)})
+    # In this mode any action moves the arm; poses drawn at random would be refused, and nothing simulated.
+    mode = {"arm_mode": "joint_velocity"}
+    return Trial("reach_target", {"display": backend, "cameras": ["front"], "image_size": (64, 64), **mode})
 
 
 def parts(where: Where) -> list[Row]:

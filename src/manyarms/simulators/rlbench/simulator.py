@@ -34,6 +34,9 @@ _HORIZON = 200
 #: Each is 40 attempts of RLBench's own to place the task.
 _RESET_ATTEMPTS = 3
 
+#: In metres.
+_SHORTEST_PATH = 1e-4
+
 #: How a worker ends that needs a new CoppeliaSim.
 _EXIT_CODE = 70
 
@@ -147,13 +150,23 @@ class RLBenchSimulator(Simulator):
             self._task = self._env.get_task(self._api.name_to_task_class(name))
             # The first reset of a task draws more random numbers than later ones: it belongs to no episode.
             state = np.random.get_state(), random.getstate()
-            _seed(0)
-            self._descriptions, _ = self._task.reset()
+            self._descriptions = self._first_placed()
             np.random.set_state(state[0])
             random.setstate(state[1])
         except RuntimeError as error:
             raise stack.explain(error) from error
         self._name = name
+
+    def _first_placed(self) -> List[str]:
+        """Lay out a task for the first time, with the first random numbers that let it be; return its descriptions."""
+        for seed in range(_RESET_ATTEMPTS - 1):
+            _seed(seed)
+            try:
+                return self._task.reset()[0]
+            except self._api.TaskEnvironmentError:
+                continue
+        _seed(_RESET_ATTEMPTS - 1)
+        return self._task.reset()[0]
 
     def _describe(self, max_episode_steps: Optional[int]) -> Spec:
         room = self.options.state_size
@@ -272,6 +285,8 @@ class RLBenchSimulator(Simulator):
             return self._refuse("the action is not finite")
         if MODES[self.options.arm_mode].pose:
             action = with_unit_quaternion(action)
+        if "planning" in self.options.arm_mode:
+            self._lengthen(action)
         try:
             seen, reward, terminated = self._task.step(action)
         except self._api.InvalidActionError as error:
@@ -284,11 +299,19 @@ class RLBenchSimulator(Simulator):
         success = self._succeeded() if self.options.shaped_rewards else reward > 0.0
         return StepResult(float(reward), bool(success), bool(terminated))
 
+    def _lengthen(self, action: np.ndarray) -> None:
+        """Move a target where the arm is already by a hair: PyRep divides by a path's length, and hangs on NaN."""
+        delta = self.options.arm_mode.startswith("delta")
+        here = np.zeros(3) if delta else np.asarray(self._env._robot.arm.get_tip().get_pose()[:3])
+        if np.linalg.norm(action[:3] - here) < _SHORTEST_PATH:
+            action[2] = here[2] + _SHORTEST_PATH
+
     def _refuse(self, why: str) -> StepResult:
         """Report an action that was not carried out; the episode goes on."""
         self._refusals += 1
         self._news["invalid_action"] = why
-        return StepResult(0.0)
+        # A shaped reward is that of where the arm still is: most are below 0, and to be refused must not pay.
+        return StepResult(float(self._task._task.reward()) if self.options.shaped_rewards else 0.0)
 
     def _succeeded(self) -> bool:
         """Ask the task itself: a shaped reward does not say."""
@@ -311,7 +334,15 @@ class RLBenchSimulator(Simulator):
                 "this RLBench was started without cameras, and they cannot be added: give cameras=['front']"
             )
         camera = camera or self.options.cameras[0]
+        self._check_cameras([camera])
         return getattr(self._look([camera]), camera + "_rgb")
+
+    def _check_cameras(self, cameras: Sequence[str]) -> None:
+        """Refuse cameras that were taken out of the scene when it was built."""
+        unknown = [camera for camera in cameras if camera not in self.options.cameras]
+        if unknown:
+            known = ", ".join(self.options.cameras) or "none"
+            raise SpecError("no camera named %s: this RLBench was started with %s" % (", ".join(unknown), known))
 
     def _look(self, cameras: Sequence[str]) -> Any:
         with self._eyes.opened(cameras):
@@ -333,6 +364,7 @@ class RLBenchSimulator(Simulator):
         self, amount: int = 1, variation: Optional[int] = None, seed: Optional[int] = None, cameras: Sequence[str] = ()
     ) -> List[Dict[str, Any]]:
         """Have RLBench's own experts play, and return what they saw and did; begin an episode before you step again."""
+        self._check_cameras(cameras)
         if seed is not None:
             _seed(seed)
         demos = []
@@ -343,10 +375,19 @@ class RLBenchSimulator(Simulator):
                 self._task.set_variation(variation)
                 played = variation
             with self._eyes.opened(cameras):
-                demo = self._task.get_demos(1, live_demos=True)[0]
+                demo = self._one_demo()
             dtypes = {name: self.spec.observations[name].dtype for name in self._eyes.names(cameras)}
             demos.append({"variation": played, **unroll(demo, dtypes)})
         return demos
+
+    def _one_demo(self) -> Any:
+        """Have an expert play once. RLBench has it move by positions, and goes back to our mode only if it succeeds."""
+        arm, robot = self._env._action_mode.arm_action_mode, self._env._robot
+        with ExitStack() as if_it_fails:
+            if_it_fails.callback(arm.set_control_mode, robot)
+            demo = self._task.get_demos(1, live_demos=True)[0]
+            if_it_fails.pop_all()
+        return demo
 
     def close(self) -> None:
         try:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, List, Optional
 
 from ..graphics import has_gpu
+from .glx import is_software, renderer
 
 #: The only version whose scenes and handles RLBench's files fit.
 COPPELIASIM = "CoppeliaSim 4.1.0"
@@ -38,6 +39,9 @@ _VERSION = (
     "otherwise. Install " + COPPELIASIM + ", set COPPELIASIM_ROOT to it, and install PyRep again, which is linked "
     "against the version it was built with"
 )
+
+#: Qt's platforms that draw with GLX only, or not at all: CoppeliaSim crashes at its first frame on the last two.
+_NEED_X = ("xcb", "offscreen", "minimal")
 
 _HOME_PREFIX = "manyarms-rlbench-"
 
@@ -122,14 +126,18 @@ def prepare(with_cameras: bool) -> None:
         raise MissingPart("COPPELIASIM_ROOT is not set: %s. %s" % (_VARIABLES, INSTALL))
     if not os.path.isdir(root):
         raise MissingPart("COPPELIASIM_ROOT is %s, where there is no folder: %s. %s" % (root, _VARIABLES, INSTALL))
-    plugins = os.environ.get("QT_QPA_PLATFORM_PLUGIN_PATH", "")
-    if not plugins or "cv2" in plugins:  # opencv-python points Qt at plug-ins of its own, which do not fit
-        os.environ["QT_QPA_PLATFORM_PLUGIN_PATH"] = root
-    if with_cameras:
-        if not os.environ.get("DISPLAY") and not os.environ.get("QT_QPA_PLATFORM"):
+    # Those of another Qt (opencv-python's, conda's, another CoppeliaSim's) do not fit.
+    os.environ["QT_QPA_PLATFORM_PLUGIN_PATH"] = root
+    platform = os.environ.get("QT_QPA_PLATFORM", "")
+    if os.environ.get("MANYARMS_DISPLAY") == "egl":
+        return  # what works was found by trying
+    if not with_cameras:
+        if platform == "" or (platform == "xcb" and not os.environ.get("DISPLAY")):
+            os.environ["QT_QPA_PLATFORM"] = "offscreen"
+    elif platform in ("", *_NEED_X):
+        if not os.environ.get("DISPLAY"):
             raise MissingPart(_DISPLAY)
-    elif not os.environ.get("QT_QPA_PLATFORM"):
-        os.environ["QT_QPA_PLATFORM"] = "offscreen"
+        os.environ["QT_QPA_PLATFORM"] = "xcb"
 
 
 def load() -> SimpleNamespace:
@@ -179,12 +187,15 @@ def unthrottle(sim: Any, idle_fps: int) -> None:
 
 
 def draws_on_a_gpu() -> bool:
-    """Tell whether OpenGL can be expected to run on a GPU; an Xvfb draws on the CPU, whatever there is."""
+    """Tell whether OpenGL runs on a GPU; an Xvfb, whoever runs it, draws on the CPU, whatever there is."""
     if os.environ.get("MANYARMS_DISPLAY") == "xvfb":
         return False
-    if os.environ.get("LIBGL_ALWAYS_SOFTWARE", "0") not in ("", "0", "false"):
+    if os.environ.get("LIBGL_ALWAYS_SOFTWARE", "0") not in ("", "0", "false") or not has_gpu():
         return False
-    return has_gpu()
+    if os.environ.get("MANYARMS_DISPLAY") == "egl":
+        return True
+    name = renderer()
+    return bool(name) and not is_software(name)
 
 
 def explain(error: RuntimeError) -> RuntimeError:

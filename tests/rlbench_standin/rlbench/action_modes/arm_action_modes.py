@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 
 import numpy as np
@@ -21,7 +22,12 @@ class RelativeFrame(Enum):
     EE = 1
 
 
-class _JointMode:
+class ArmActionMode:
+    def set_control_mode(self, robot):
+        robot.arm.set_control_loop_enabled(True)
+
+
+class _JointMode(ArmActionMode):
     def action_shape(self, scene):
         return (JOINTS[scene.robot],)
 
@@ -29,14 +35,24 @@ class _JointMode:
 class JointVelocity(_JointMode):
     def action(self, scene, action):
         assert_action_shape(action, self.action_shape(scene))
+        if scene.arm.looped:
+            return  # the joints hold their positions: velocities are not heeded
         scene.joints += 0.05 * action
         scene.velocities[:] = action
+
+    def set_control_mode(self, robot):
+        robot.arm.set_control_loop_enabled(False)
 
 
 class JointTorque(_JointMode):
     def action(self, scene, action):
         assert_action_shape(action, self.action_shape(scene))
+        if scene.arm.looped:
+            return
         scene.joints += 1e-4 * action
+
+    def set_control_mode(self, robot):
+        robot.arm.set_control_loop_enabled(False)
 
 
 class JointPosition(_JointMode):
@@ -49,7 +65,7 @@ class JointPosition(_JointMode):
         scene.joints += np.clip(goal - scene.joints, -0.05, 0.05)
 
 
-class _PoseMode:
+class _PoseMode(ArmActionMode):
     def __init__(self, absolute_mode=True, frame=RelativeFrame.WORLD, collision_checking=False):
         self._absolute_mode = absolute_mode
 
@@ -66,6 +82,8 @@ class EndEffectorPoseViaPlanning(_PoseMode):
     def action(self, scene, action):
         goal = self._goal(scene, action)
         scene.check_workspace(goal)
+        if np.array_equal(goal, scene.tip):
+            time.sleep(3600)  # a path of no length gives NaN, on which the real one hangs
         scene.move_tip(goal)
 
 
