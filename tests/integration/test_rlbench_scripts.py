@@ -15,6 +15,8 @@ import av
 import numpy as np
 import pytest
 
+from manyarms.vector.display import DisplayConfig, Displays
+
 pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples/rlbench"
@@ -121,6 +123,29 @@ def test_every_command_of_the_documents_runs(command: str, simulator: str, tmp_p
     if "mp_rlbench" in command:
         expected = [f"rank0_env{row}_{view}.mp4" for row in range(2) for view in ("front", "wrist")]
     assert videos == expected
+
+
+def test_a_backend_that_cannot_draw_gives_way_to_xvfb(tmp_path: Path) -> None:
+    """CoppeliaSim's Qt draws with GLX, which EGL does not have: tried, told, and done otherwise."""
+    words = [sys.executable, str(SCRIPTS / "rl_vec_env.py"), "--num_envs", "2", "--max_steps", "4"]
+    done = run([*words, "--render_backend", "egl", "--output_dir", "films"], tmp_path, **standin(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "EGL does not work here" in done.stderr
+    assert "rendering through Xvfb instead" in done.stderr
+    assert frames_of(tmp_path / "films/rank0_env0_front.mp4")
+
+
+def test_displays_that_someone_else_runs_are_used_in_turn(tmp_path: Path) -> None:
+    words = [sys.executable, str(SCRIPTS / "rl_vec_env.py"), "--num_envs", "2", "--max_steps", "4"]
+    with Displays(DisplayConfig("xvfb"), 1, rank=0) as displays:
+        name = displays.variables(0)["DISPLAY"]
+        authority = displays.variables(0)["XAUTHORITY"]
+        assert name is not None
+        assert authority is not None
+        variables = {**standin(tmp_path), "DISPLAY": name, "XAUTHORITY": authority}
+        done = run([*words, "--render_backend", "external", "--output_dir", "films"], tmp_path, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert frames_of(tmp_path / "films/rank0_env0_front.mp4")
 
 
 @pytest.mark.parametrize(("stride", "chunk", "frames"), [(1, 1, 13), (1, 5, 13), (4, 5, 4), (4, 1, 4), (5, 12, 3)])

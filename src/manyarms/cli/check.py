@@ -27,6 +27,8 @@ class CheckConfig:
     """How far two runs from the same seed may drift; 0: bit for bit."""
     steps: int = 12
     """How long each check runs; lower it for slow simulators."""
+    ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD…")] = ()
+    """Observation fields that may differ between two runs, as contact forces do."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")] = ()
     """Further options of the simulator or of the vector environment."""
     guide: ClassVar[Guide] = Guide(
@@ -62,7 +64,7 @@ class CheckResult(Shown):
 def run(config: CheckConfig, hear: Callable[[str, str], None] = lambda name, failure: None) -> CheckResult:
     """Run every check; `hear` gets the name of each when it is done, and what went wrong, if anything did."""
     options = {**parse_pairs(config.options), **({"python": config.python} if config.python else {})}
-    subject = Subject(config.simulator, options, config.tolerance, config.steps)
+    subject = Subject(config.simulator, options, config.tolerance, config.steps, config.ignore)
     subject.make(num_envs=1).close()  # a simulator that cannot start is one error, not one a check
     failures: dict[str, str] = {}
     for check in CHECKS:
