@@ -70,7 +70,8 @@ def check_rollouts(config: Any) -> str:
         decisions = len(episode["actions"])
         assert decisions
         assert all(len(episode[name]) == decisions for name in FIELDS)
-        assert sum(valid.sum() for valid in episode["valid"]) <= 12
+        assert sum(episode["valid"]) == decisions
+        assert sum(mask.sum() for mask in episode["mask"]) <= 12
     return f"{len(played)} rollouts, environments served an inference: {runner.batches}"
 
 

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 import interpreters
 from manyarms.errors import ConfigError
 from manyarms.policies.base import ActionChunk, Observations
+from pi0_checkpoints import pi0_folder
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libero"
 CONFIG = "pi0/ript/config/ript_vla_test.yaml"
@@ -108,6 +109,49 @@ def test_the_quick_test_of_the_document_trains_and_plays(tmp_path: Path) -> None
     assert any("rollout/rejected_groups" in line for line in lines)
 
 
+@pytest.mark.slow
+def test_the_quick_test_trains_a_pi0_checkpoint_and_plays_it(tmp_path: Path) -> None:
+    folder = pi0_folder(tmp_path / "pi0")
+    words = [f"policy_path={folder}", "policy_options.device=cpu", "features.dynamic_sampling.enabled=false"]
+    words += [
+        "algo.rloo_batch_size=2",
+        "algo.data_batch_size=1",
+        "algo.rollouts_per_env=2",
+        "training.num_train_steps=1",
+    ]
+    words += ["task.max_episode_length=8", "task.options.image_size=56"]
+    done = run("quick_single_gpu_test.py", "--config_path", CONFIG, "--log_path", str(tmp_path), *words, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained: 1 updates" in done.stdout
+    assert "PI0LiberoRunner: 2 rollouts of push_button" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_quick_test_trains_and_plays_on_libero(tmp_path: Path) -> None:
+    words = ["cloning.episodes=2", "cloning.steps=20", "features.dynamic_sampling.enabled=false"]
+    words += [
+        "algo.rloo_batch_size=2",
+        "algo.data_batch_size=1",
+        "algo.rollouts_per_env=2",
+        "training.num_train_steps=1",
+    ]
+    words += ["--config_path", CONFIG, "--log_path", str(tmp_path)]
+    python = str(interpreters.libero() / "bin/python")
+    done = run("quick_single_gpu_test.py", *words, timeout=600, libero=python)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained: 1 updates" in done.stdout
+    assert "PI0LiberoRunner: 2 rollouts of pick_up_the_alphabet_soup" in done.stdout
+
+
+def test_a_folder_named_libero_is_not_taken_for_the_package(
+    ript: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libero").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LIBERO_PYTHON", raising=False)
+    assert "has no LIBERO" in importlib.import_module("pi0.ript.env.benchmarks").available("libero_object")
+
+
 def test_a_missing_config_is_said_in_words() -> None:
     done = run("quick_single_gpu_test.py", "--config_path", "nowhere.yaml")
     assert done.returncode == 2
@@ -188,10 +232,10 @@ def test_lock_step_and_asynchronous_play_the_same_episodes(ript: Any, lockstep: 
 
 def test_an_episode_says_what_was_seen_before_each_choice_and_which_actions_were_taken(ript: Any) -> None:
     _, _, episode = next(iter(make(ript).run_policy_in_env("push_button")))
-    assert [valid.tolist() for valid in episode["valid"]] == [[True] * 3, [True] * 3, [True, False, False]]
+    assert [mask.tolist() for mask in episode["mask"]] == [[True] * 3, [True] * 3, [True, False, False]]
+    assert sum(episode["valid"]) == 3, "RIPT-VLA counts decisions by it"
     assert [actions.shape for actions in episode["actions"]] == [(3, 7)] * 3
-    assert np.allclose(episode["log_prob"][0], -np.abs(episode["actions"][0]).sum(1), atol=1e-5)
-    assert episode["log_prob"][2][1:].tolist() == [0.0, 0.0]
+    assert np.allclose(episode["log_prob"][0], -np.abs(episode["actions"][0]), atol=1e-5), "[K, A], as it sums itself"
     assert np.allclose(episode["actions_normalized"][1], episode["actions"][1] / 2)
     assert len(set(episode["task_description"])) == 1
     poses = [observation["gripper_pose"] for observation in episode["observations"]]
@@ -208,8 +252,9 @@ def test_starts_go_round_and_a_group_shares_its_start(ript: Any) -> None:
         for *_, episode in make(ript, rollouts_per_env=2).run_policy_in_env("push_button", all_init_states=[3])
     ]
     assert not np.array_equal(first, second), "rollouts of one start differ in their noise"
-    anywhere = [e["init_hash"] for *_, e in make(ript).run_policy_in_env("push_button", random_init=True)]
-    assert len(set(anywhere)) == 5
+    runner = make(ript)
+    anywhere = [e["init_hash"] for _ in range(2) for *_, e in runner.run_policy_in_env("push_button", random_init=True)]
+    assert len(set(anywhere)) == 10, "a second call begins elsewhere"
 
 
 def test_a_saved_state_is_a_start(ript: Any) -> None:
@@ -241,6 +286,55 @@ def test_ranks_share_the_tasks_and_run_reports_success_rates(ript: Any) -> None:
     assert found["rollout"]["overall_success_rate"] == 1.0
     assert found["rollout"]["rollout_count"] == 5
     assert found["rollout_success_rate"] == {"push_button": 1.0}
+
+
+def test_what_ript_vlas_rollout_generator_asks_for_is_there(ript: Any) -> None:
+    """As its generator does with use_val_init: one of the fixed states, tiled; and a task's place in its suite."""
+    runner = make(ript, task_names_to_use=["push_button"], rollouts_per_env=3)
+    created = runner.create_env(runner.env_names_to_run[0])
+    envs, task_id, _ = created
+    with envs:
+        assert runner.env_names[task_id] == "push_button"
+        states = runner.benchmark.get_task_init_states(task_id)
+        tiled = np.tile(states[4], (3, 1))
+        played = list(runner.run_policy_in_env("push_button", Drawn(), tiled, created_env=created))
+        assert len({episode["init_hash"] for *_, episode in played}) == 1
+        mixed = list(runner.run_policy_in_env("push_button", Drawn(), states[[1, 2, 3]], created_env=created))
+        assert len({episode["init_hash"] for *_, episode in mixed}) == 3
+    with pytest.raises(ConfigError, match="has tasks 0 to"):
+        runner.benchmark.get_task_init_states(99)
+
+
+def test_run_takes_what_ript_vlas_trainer_gives_it(ript: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    films: list[tuple[int, str, int]] = []
+    runner = make(ript, task_names_to_use=["push_button"], cameras=["front", "wrist"], image_size=24)
+    found = runner.run(
+        Drawn(),
+        n_video=2,
+        do_tqdm=True,
+        save_video_fn=lambda frames, name, number: films.append((len(frames), name, number)),
+        run_env_names=["push_button"],
+    )
+    assert found["rollout"]["rollout_count"] == 5
+    assert films == [(4, "push_button", 0), (4, "push_button", 1)]
+    assert "task 1/1: push_button" in capsys.readouterr().out
+    created = runner.create_env("push_button")
+    with created[0]:
+        again = runner.run(Drawn(), created_envs=[created])
+    assert again["rollout_success_rate"] == found["rollout_success_rate"]
+
+
+@pytest.mark.slow
+def test_libero_begins_anywhere_and_is_judged_faithfully(ript: Any) -> None:
+    python = str(interpreters.libero())
+    runner = ript.PI0LiberoRunner(
+        Drawn(), "libero_object", 2, 2, max_episode_length=3, python=python, cameras=["agentview"], image_size=32
+    )
+    assert runner.benchmark.evaluation_options() == {"faithful": True}
+    task = runner.env_names[3]
+    first, second = (list(runner.run_policy_in_env(task, random_init=True)) for _ in range(2))
+    began = [episode["observations"][0]["object-state"].tobytes() for *_, episode in [*first, *second]]
+    assert len(set(began)) == 4, "drawn, not taken from the fixed ones"
 
 
 class Lerobot:
@@ -275,6 +369,8 @@ def test_a_policy_that_predicts_chunks_is_spoken_to_in_lerobots_names(ript: Any,
     assert batch["observation.images.image"].shape == (2, 3, 24, 24)
     assert 0.0 <= batch["observation.images.image2"].min() <= batch["observation.images.image2"].max() <= 1.0
     seen = episode["observations"][0]
+    assert np.array_equal(seen["full_image"], seen["front_rgb"])
+    assert np.array_equal(seen["wrist_image"], seen["wrist_rgb"])
     expected = (np.append(seen["gripper_pose"], seen["gripper_open"]) - 1.0) / (2.0 + 1e-6)
     assert np.allclose(batch["observation.state"][0].numpy(), expected, atol=1e-5)
     assert np.allclose(episode["actions"][0], 0.5 * (0.2 + 1e-6) + 0.1)
@@ -286,6 +382,13 @@ def test_what_cannot_work_is_refused_in_words(ript: Any, tmp_path: Path) -> None
     without = make(ript, policy=Lerobot(), norm_stats_path=missing, cameras=["front", "wrist"])
     with pytest.raises(ConfigError, match=f"no normalisation statistics at {missing}"):
         next(iter(without.run_policy_in_env("push_button")))
+    for name in ("pi0", "expert"):
+        lost = make(ript, policy=name, policy_options={"model_path": "x"}, norm_stats_path=missing)
+        with pytest.raises(ConfigError, match=f"no normalisation statistics at {missing}"):
+            next(iter(lost.run_policy_in_env("push_button")))
+    Path(missing).write_text("{}")
+    with pytest.raises(ConfigError, match="'expert' has its own statistics"):
+        next(iter(make(ript, policy="expert", norm_stats_path=missing).run_policy_in_env("push_button")))
     with pytest.raises(ConfigError, match="push_button"):
         make(ript).create_env("push_buton")
     with pytest.raises(ConfigError, match="object is no policy"):

@@ -278,6 +278,7 @@ def test_filmed_steps_bring_pictures_and_those_between_none(world: dict[str, Any
         assert len(frames) == 1, "the fourth step; the eighth is the observation"
         assert frames[0].any()
         assert not np.array_equal(frames[0], chunk.observations["front_rgb"][0]), "the arm has moved on since"
+        assert chunk.timing is not None
         assert chunk.timing.toggle > 0.0
 
 
@@ -602,6 +603,7 @@ def test_switching_cameras_for_filmed_steps_is_counted_as_toggle(make: Make, tmp
         drawn = len(notes(tmp_path, "render"))
         chunk = envs.step_chunk(np.repeat(toward(pose_of(envs))[None, None], 16, axis=1))
         assert len(chunk.frames["front_rgb"][0]) == 3
+        assert chunk.timing is not None
         assert chunk.timing.toggle > 0.0
         # Four looks through two cameras: what nobody sees is not drawn.
         assert len(notes(tmp_path, "render")) - drawn == 8

@@ -233,6 +233,10 @@ def test_dynamic_sampling_keeps_to_its_bounds_and_to_its_limit() -> None:
     assert heard == [False] * 7 + [True]
     limited = DynamicSampling(2, 2, most=1)
     assert [limited(episode([[1.0, 0.0]], [1], np.zeros(1))) for _ in range(2)] == [False, True]
+    everything = DynamicSampling(2, 2, keep_all=True)
+    heard = [everything(episode([[r, 0.0]], [1], np.zeros(1))) for r in (1.0, 1.0, 0.0, 0.0)]
+    assert heard == [False, False, False, True]
+    assert (everything.groups, everything.rejected) == (2, 0)
 
 
 def test_every_rank_has_its_share_and_all_is_shared_out() -> None:

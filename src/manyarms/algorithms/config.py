@@ -45,8 +45,10 @@ class AlgorithmConfig:
     """Passes over each batch of episodes."""
     target_kl: float | None = None
     """Stop the passes of an update when the policy has moved this far."""
+    dynamic_sampling: bool = True
+    """grpo, rloo: play others in place of groups whose episodes all earned the same; False: keep them, for nothing."""
     filter_rewards: bool = False
-    """grpo, rloo: keep only groups whose mean return lies within the bounds; uniform ones are never kept."""
+    """grpo, rloo: keep only groups whose mean return lies within the bounds."""
     rewards_lower_bound: float | None = None
     rewards_upper_bound: float | None = None
     max_rejected: int = 64
@@ -119,6 +121,12 @@ class AlgorithmConfig:
             raise ConfigError("behave_weight_threshold must be 1 at least", why="an action as likely as ever counts 1")
 
     def _check_bounds(self) -> None:
+        if not self.dynamic_sampling and (not self.grouped or self.filter_rewards):
+            raise ConfigError(
+                "dynamic_sampling: false keeps every group of grpo and rloo, but "
+                + ("filter_rewards drops some" if self.grouped else "gae does not group episodes"),
+                do="leave one of them out",
+            )
         given = self.rewards_lower_bound is not None or self.rewards_upper_bound is not None
         if self.filter_rewards and not self.grouped:
             raise ConfigError("gae does not group episodes: filter_rewards would do nothing", do="leave it out")

@@ -52,9 +52,18 @@ class DynamicSampling(Generic[One]):
     """
 
     def __init__(
-        self, wanted: int, group_size: int, *, bounds: tuple[float, float] | None = None, most: int | None = None
+        self,
+        wanted: int,
+        group_size: int,
+        *,
+        bounds: tuple[float, float] | None = None,
+        most: int | None = None,
+        keep_all: bool = False,
     ) -> None:
-        """Keep `wanted` groups of `most` that are played; with `bounds`, only those whose mean return lies within."""
+        """Keep `wanted` groups of `most` that are played; with `bounds`, only those whose mean return lies within.
+
+        With `keep_all` nothing is replaced.
+        """
         self.kept: list[tuple[int, One]] = []
         """Episodes, each with its place among all that were heard of."""
         self.rejected = 0
@@ -62,6 +71,7 @@ class DynamicSampling(Generic[One]):
         self.last: One | None = None
         """The last one heard of, kept or not."""
         self._wanted, self._group_size, self._bounds, self._most = wanted, group_size, bounds, most
+        self._keep_all = keep_all
         self._group: list[One] = []
 
     @property
@@ -83,6 +93,8 @@ class DynamicSampling(Generic[One]):
         return self.groups >= self._wanted or (self._most is not None and self.groups + self.rejected >= self._most)
 
     def _is_worth_learning_from(self, returns: np.ndarray) -> bool:
+        if self._keep_all:
+            return True
         if is_uniform(returns):
             return False
         return self._bounds is None or self._bounds[0] <= returns.mean() <= self._bounds[1]

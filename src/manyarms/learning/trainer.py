@@ -91,7 +91,11 @@ class Trainer(Course):
         share = range(most) if self._ranks.world == 1 else self._ranks.share(min(missing, most))
         wanted = min(missing, len(share))
         sampling: DynamicSampling[Episode] = DynamicSampling(
-            wanted, algorithm.group_size, bounds=algorithm.reward_bounds, most=len(share)
+            wanted,
+            algorithm.group_size,
+            bounds=algorithm.reward_bounds,
+            most=len(share),
+            keep_all=not algorithm.dynamic_sampling,
         )
         heard: list[Outcome] = []
 

@@ -175,7 +175,12 @@ class Playing:
             wanted = self._config.episodes_per_step // algorithm.group_size
             sampling = None
             if algorithm.grouped:
-                sampling = DynamicSampling[_Told](wanted, algorithm.group_size, bounds=algorithm.reward_bounds)
+                sampling = DynamicSampling[_Told](
+                    wanted,
+                    algorithm.group_size,
+                    bounds=algorithm.reward_bounds,
+                    keep_all=not algorithm.dynamic_sampling,
+                )
             batch = Batch(self._next_update, version, self._next_start, wanted, algorithm.group_size, sampling)
             self._batches[batch.update] = batch
             self._next_update += 1

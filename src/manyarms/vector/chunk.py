@@ -19,7 +19,7 @@ class EpisodeId:
     task: str | None = None
     seed: int | None = None
     init_state: Any = None
-    """An index into the task's fixed initial states, or a saved state."""
+    """An index into the task's fixed initial states, a saved state, or what else a simulator knows."""
     index: int = 0
     """Tells repetitions of the same start apart."""
 

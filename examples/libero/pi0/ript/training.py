@@ -7,6 +7,7 @@ from typing import Any
 
 from manyarms.learning.settings import Settings, from_mapping
 from pi0.ript.env.benchmarks import NUM_INIT_STATES, Benchmark
+from pi0.ript.env.policies import named_options
 from pi0.ript.env.settings import setting
 
 
@@ -16,7 +17,6 @@ def training_settings(config: Any, tasks: Sequence[str], log_path: str) -> Setti
     benchmark = Benchmark(setting(config, "task.benchmark_name", "libero_spatial"))
     path = setting(config, "policy_path")
     libero = benchmark.simulator == "libero"
-    sampling = bool(setting(config, "features.dynamic_sampling.enabled", True))
     found: dict[str, Any] = {
         "runner": {
             "max_steps": int(setting(config, "training.num_train_steps", 10)),
@@ -30,7 +30,7 @@ def training_settings(config: Any, tasks: Sequence[str], log_path: str) -> Setti
             "group_size": group,
             "logprob_type": "action_level",
             "episodes_per_step": group * int(setting(config, "algo.data_batch_size", 8)),
-            **({} if sampling else {"max_rejected": 0}),
+            "dynamic_sampling": bool(setting(config, "features.dynamic_sampling.enabled", True)),
         },
         "env": {
             "train": {
@@ -47,7 +47,7 @@ def training_settings(config: Any, tasks: Sequence[str], log_path: str) -> Setti
         "actor": {
             "optim": {"lr": float(setting(config, "algo.lr", 1e-5))},
             "seed": int(setting(config, "training.seed", 0)),
-            "model": _pi0(config, path) if path else _small(benchmark),
+            "model": _pi0(config, path, benchmark) if path else _small(benchmark),
         },
     }
     if not path:
@@ -57,16 +57,18 @@ def training_settings(config: Any, tasks: Sequence[str], log_path: str) -> Setti
             if libero
             else {"episodes": 6, "steps": 200, "log_std": -1.5}
         )
-        found["cloning"] = clone
+        found["cloning"] = {**clone, **dict(setting(config, "cloning", {}))}
         if not libero:
             found["env"]["train"]["options"].setdefault("arm_mode", "delta_ee")
         found["env"]["train"]["options"].setdefault("cameras", [])
     return from_mapping(found, "ript")
 
 
-def _pi0(config: Any, path: str) -> dict[str, Any]:
-    statistics = setting(config, "norm_stats_path")
-    return {"model_type": "pi0", "options": {"model_path": path, **({"norm_stats": statistics} if statistics else {})}}
+def _pi0(config: Any, path: str, benchmark: Benchmark) -> dict[str, Any]:
+    # Without noise there is nothing whose probability could be told: it is what makes the flow learnable.
+    options = {"noise": "flow_sde", **dict(setting(config, "policy_options", {}))}
+    found = named_options("pi0", benchmark, setting(config, "norm_stats_path"), options)
+    return {"model_type": "pi0", "options": {"model_path": path, **found}}
 
 
 def _small(benchmark: Benchmark) -> dict[str, Any]:

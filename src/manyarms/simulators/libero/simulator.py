@@ -19,6 +19,9 @@ from .rendering import Renderer
 from .scene import NO_OP, Scene
 from .suites import SUITES, Suites, SuiteTask
 
+#: As an episode's `init_state`: begin from a layout that the seed draws, not from a fixed state.
+_SAMPLED = "sampled"
+
 #: LIBERO's names for what its sensors give, and their sizes.
 _SENSORS = {
     "robot0_joint_pos": 7,
@@ -161,9 +164,11 @@ class LiberoSimulator(Simulator):
         if isinstance(wanted, (list, np.ndarray)):
             return np.asarray(wanted, np.float64), None
         states = self._scene.init_states
+        if wanted is None and self.options.layout == "sampled":
+            wanted = _SAMPLED
+        if wanted == _SAMPLED:
+            return None, None
         if wanted is None:
-            if self.options.layout == "sampled":
-                return None, None
             wanted = drawn % len(states)
         if not 0 <= int(wanted) < len(states):
             raise SpecError("%s has initial states 0 to %d, got %r" % (self._scene.task.name, len(states) - 1, wanted))

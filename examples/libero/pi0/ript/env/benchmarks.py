@@ -13,6 +13,8 @@ import numpy as np
 
 import manyarms
 from manyarms import EpisodeId, VectorEnv
+from manyarms.errors import ConfigError
+from manyarms.simulators import registry
 from manyarms.vector.config import find_interpreter
 
 #: The images that PI0 looks at, first the scene, then the hand; and the numbers it feels.
@@ -22,14 +24,18 @@ STATES = {"libero": ("state",), "tabletop": ("gripper_pose", "gripper_open")}
 #: Initial states that each task of LIBERO has; tabletop counts as many seeds.
 NUM_INIT_STATES = 50
 
+#: Pixels, across and down, of LIBERO's images: policies see them made smaller, as they were when they were trained.
+RESOLUTION = 256
+
 
 def available(name: str) -> str:
     """Return why a benchmark cannot be played here; nothing: it can."""
     if name == "tabletop":
         return ""
     python = find_interpreter(os.environ.get("LIBERO_PYTHON") or sys.executable)
-    found = subprocess.run([python, "-c", "import libero"], capture_output=True, text=True, check=False)
-    if found.returncode == 0:
+    # From elsewhere: a folder named libero would pass for the package.
+    look = "from importlib.util import find_spec; assert find_spec('libero') and find_spec('libero.libero')"
+    if subprocess.run([python, "-c", look], capture_output=True, cwd=os.sep, check=False).returncode == 0:
         return ""
     return f"{python} has no LIBERO: scripts/install_libero.sh makes one that has; name it in LIBERO_PYTHON"
 
@@ -48,6 +54,8 @@ class Benchmark:
         if self.simulator == "tabletop":
             self._options["python"] = None
             self._options.setdefault("arm_mode", "delta_ee")
+        else:
+            self._options.setdefault("image_size", RESOLUTION)
         self._names: list[str] | None = None
 
     @property
@@ -62,6 +70,21 @@ class Benchmark:
     @property
     def states(self) -> tuple[str, ...]:
         return STATES[self.simulator]
+
+    def get_task_names(self) -> list[str]:
+        """Return all tasks of the suite, in its order."""
+        return self.task_names()
+
+    def get_task_init_states(self, task_id: int) -> np.ndarray:
+        """Return what a task's episodes may begin from, for `all_init_states`: the numbers of its fixed states."""
+        if not 0 <= task_id < len(self.task_names()):
+            raise ConfigError(f"{self.name} has tasks 0 to {len(self.task_names()) - 1}, not {task_id}")
+        return np.arange(NUM_INIT_STATES)
+
+    def evaluation_options(self) -> dict[str, Any]:
+        """Return how the simulator is set up to judge a policy; what was chosen stays."""
+        found = registry.fact(self.simulator, "evaluation_options", {})
+        return {name: value for name, value in found.items() if name not in self._options}
 
     def task_names(self) -> list[str]:
         """Return all tasks of the suite, in its order."""
@@ -84,9 +107,10 @@ class Benchmark:
     def start(self, task: str, number: int, state: Any, random_init: bool) -> EpisodeId:
         """Return where rollout `number` begins: from a state that is given, the next fixed one, or anywhere."""
         if random_init:
-            return EpisodeId(task, seed=number, index=number)
-        if isinstance(state, (int, np.integer)) or state is None:
-            which = number % NUM_INIT_STATES if state is None else int(state)
+            drawn = None if self.simulator == "tabletop" else "sampled"
+            return EpisodeId(task, seed=number, init_state=drawn, index=number)
+        if state is None or _is_number(state):
+            which = number % NUM_INIT_STATES if state is None else int(np.asarray(state).item())
             if self.simulator == "tabletop":
                 return EpisodeId(task, seed=which, index=number)
             return EpisodeId(task, seed=0, init_state=which, index=number)
@@ -97,6 +121,14 @@ def init_hash(episode: EpisodeId) -> str:
     """Return a name for where an episode began; rollouts of one group share it."""
     begun = EpisodeId(episode.task, episode.seed, episode.init_state)
     return hashlib.blake2b(begun.key, digest_size=8).hexdigest()
+
+
+def _is_number(state: Any) -> bool:
+    """Tell the number of a fixed state, also as numpy's tile leaves it, from a state itself."""
+    if isinstance(state, dict):
+        return False
+    found = np.asarray(state.detach().cpu() if hasattr(state, "detach") else state)
+    return found.size == 1 and np.issubdtype(found.dtype, np.integer)
 
 
 def _plain(state: Any) -> Any:

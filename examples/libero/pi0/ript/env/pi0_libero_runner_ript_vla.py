@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class PI0LiberoRunner:
         self.verbose = self.debug or bool(setting(config, "test.verbose_logging", False))
         self._named = list(task_names_to_use or [])
         self._norm_stats_path, self._policy_options = norm_stats_path, policy_options
+        self._drawn = 0
+        """Starts that were drawn at random so far: no call begins where another did."""
         self.batches: list[int] = []
         """How many environments each inference of the last run served."""
 
@@ -65,19 +68,24 @@ class PI0LiberoRunner:
 
     @property
     def env_names(self) -> list[str]:
-        """The tasks of the benchmark, or those that were asked for."""
-        return self._named or self.benchmark.task_names()
+        """The tasks of the benchmark, in its order."""
+        return self.benchmark.task_names()
 
     task_names = env_names
 
     @property
+    def env_names_to_run(self) -> list[str]:
+        """Those that were asked for; default: all."""
+        return self._named or self.env_names
+
+    @property
     def local_env_names(self) -> list[str]:
-        """The tasks of this rank."""
-        return self.env_names[self.rank :: self.world_size]
+        """Those of this rank."""
+        return self.env_names_to_run[self.rank :: self.world_size]
 
     # -- playing ------------------------------------------------------------------------------------------------------
 
-    def create_env(self, env_name: str) -> CreatedEnv:
+    def create_env(self, env_name: str, **options: Any) -> CreatedEnv:
         """Start the processes in which a task is played; whoever calls this closes them."""
         names = self.env_names
         if env_name not in names:
@@ -85,7 +93,7 @@ class PI0LiberoRunner:
         count = min(self.num_parallel_envs, self.rollouts_per_env)
         wanted = needs_of(find_policy(self.policy) if isinstance(self.policy, str) else self.policy)
         limit = {} if self.max_episode_length is None else {"max_episode_steps": self.max_episode_length}
-        envs = self.benchmark.open(count, [env_name], copy=False, **{**wanted, **limit})
+        envs = self.benchmark.open(count, [env_name], copy=False, **{**wanted, **limit, **options})
         self._say(f"{env_name}: {count} environments in processes {envs.worker_pids}")
         return envs, names.index(env_name), count
 
@@ -110,7 +118,7 @@ class PI0LiberoRunner:
             runner = Runner(envs, asked, self._how(count), sinks=[pictures] if pictures else [])
             starts = self._starts(env_name, all_init_states, random_init)
             for number, episode in enumerate(self._play(runner, starts, count)):
-                found = as_ript(episode)
+                found = as_ript(episode, self.benchmark.images)
                 if pictures:
                     found["render"] = pictures.take(episode.id)
                 self._say(
@@ -123,13 +131,35 @@ class PI0LiberoRunner:
             if created_env is None:
                 envs.close()
 
-    def run(self, policy: Any = None) -> dict[str, Any]:
-        """Play all tasks of this rank; return success rates under RIPT-VLA's names."""
+    def run(
+        self,
+        policy: Any = None,
+        n_video: int = 0,
+        do_tqdm: bool = False,
+        save_video_fn: Callable[[list[np.ndarray], str, int], object] | None = None,
+        run_env_names: Sequence[str] | None = None,
+        created_envs: Sequence[CreatedEnv] | None = None,
+    ) -> dict[str, Any]:
+        """Judge a policy on all tasks of this rank; return success rates under RIPT-VLA's names.
+
+        With `save_video_fn(frames, env_name, number)`, it gets the first `n_video` rollouts of each task. Environments
+        that are given (`created_envs`, one of each of `env_names_to_run`) are used as they are; ours render as
+        evaluations do.
+        """
         rates: dict[str, float] = {}
         successes: list[bool] = []
         rewards: list[float] = []
-        for env_name in self.local_env_names:
-            played = [(success, reward) for success, reward, _ in self.run_policy_in_env(env_name, policy)]
+        wanted = self.local_env_names if run_env_names is None else list(run_env_names)
+        for place, env_name in enumerate(wanted):
+            if do_tqdm:
+                print(f"[rank {self.rank}] task {place + 1}/{len(wanted)}: {env_name}", flush=True)
+            with ExitStack() as stack:
+                if created_envs is not None:
+                    created = created_envs[self.env_names_to_run.index(env_name)]
+                else:
+                    created = self.create_env(env_name, **self.benchmark.evaluation_options())
+                    stack.enter_context(created[0])
+                played = self._judged(env_name, policy, created, n_video if save_video_fn else 0, save_video_fn)
             rates[env_name] = float(np.mean([success for success, _ in played]))
             successes += [success for success, _ in played]
             rewards += [reward for _, reward in played]
@@ -144,6 +174,18 @@ class PI0LiberoRunner:
         }
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _judged(
+        self, env_name: str, policy: Any, created: CreatedEnv, films: int, show: Callable[..., object] | None
+    ) -> list[tuple[bool, float]]:
+        """Play a task; return whether each rollout succeeded and what it earned."""
+        found: list[tuple[bool, float]] = []
+        rollouts = self.run_policy_in_env(env_name, policy, render=films > 0, created_env=created)
+        for number, (success, reward, episode) in enumerate(rollouts):
+            found.append((success, reward))
+            if show is not None and number < films:
+                show(episode["render"], env_name, number)
+        return found
 
     def _play(self, runner: Runner, starts: Sequence[EpisodeId], count: int) -> Iterable[Episode]:
         """Play: a row that is free gets the next episode at once."""
@@ -164,9 +206,11 @@ class PI0LiberoRunner:
         given = [None] if states is None else list(states)
         if not given:
             raise ConfigError("all_init_states is empty", do="leave it out to begin from the task's own")
+        first = self._drawn if random_init else 0
+        self._drawn += self.rollouts_per_env if random_init else 0
         return [
             self.benchmark.start(task, number, given[number % len(given)], random_init)
-            for number in range(self.rollouts_per_env)
+            for number in range(first, first + self.rollouts_per_env)
         ]
 
     def _say(self, text: str) -> None:
@@ -198,18 +242,19 @@ class Pictures:
         return self._done.pop(episode.key)
 
 
-def as_ript(episode: Episode) -> dict[str, Any]:
-    """Return an episode as RIPT-VLA's optimiser reads it: a list of each thing, an entry a decision."""
+def as_ript(episode: Episode, images: tuple[str, str]) -> dict[str, Any]:
+    """Return an episode as RIPT-VLA's optimisers read it: a list of each thing, an entry a decision."""
     actions, mask = episode.actions[""], episode.mask
     normalised = episode.extras.get("actions_normalized", episode.extras.get("chosen"))
     log_probs = episode.extras.get("log_probs")
     decisions = range(len(mask))
     return {
-        "observations": [{name: array[t] for name, array in episode.observations.items()} for t in decisions],
+        "observations": [_seen(episode, t, images) for t in decisions],
         "actions": [actions[t] for t in decisions],  # [K, A]
-        "valid": [mask[t] for t in decisions],  # [K]: which were taken
+        "valid": [True for _ in decisions],  # every decision was made before the episode ended
+        "mask": [mask[t] for t in decisions],  # [K]: which of its actions were taken
         "actions_normalized": [None if normalised is None else normalised[t] for t in decisions],
-        "log_prob": [None if log_probs is None else _by_action(log_probs[t], mask[t]) for t in decisions],  # [K]
+        "log_prob": [None if log_probs is None else log_probs[t] for t in decisions],  # [K, A]
         "task_description": [episode.text for _ in decisions],
         "rewards": [episode.rewards[t] for t in decisions],  # [K]
         "init_hash": init_hash(episode.id),
@@ -218,9 +263,9 @@ def as_ript(episode: Episode) -> dict[str, Any]:
     }
 
 
-def _by_action(log_probs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the log-probability of each action that was taken, 0 for the others."""
-    count = min(len(mask), len(log_probs))
-    summed = np.zeros(len(mask), np.float32)
-    summed[:count] = log_probs[:count].reshape(count, -1).sum(1)
-    return np.where(mask, summed, 0.0).astype(np.float32)
+def _seen(episode: Episode, t: int, images: tuple[str, str]) -> dict[str, np.ndarray]:
+    """Return an observation, with its images under RIPT-VLA's names as well."""
+    found = {name: array[t] for name, array in episode.observations.items()}
+    return found | {
+        alias: found[name] for alias, name in zip(("full_image", "wrist_image"), images, strict=True) if name in found
+    }

@@ -37,6 +37,17 @@ class Served:
         return chunk
 
 
+def statistics_file(given: str | None) -> str | None:
+    """Return a file of normalisation statistics that is there; None: none was named."""
+    if given is None or Path(given).exists():
+        return given
+    raise ConfigError(
+        f"there are no normalisation statistics at {given}",
+        why="without them actions would be in the wrong units",
+        do="give norm_stats_path the norm_stats.json that came with the checkpoint",
+    )
+
+
 class ChunkPredictor:
     """A policy with LeRobot's ``predict_action_chunk(batch)``, between the simulator's names and LeRobot's."""
 
@@ -44,15 +55,8 @@ class ChunkPredictor:
         self._policy, self._spec = policy, spec
         self._images, self._states = benchmark.images, benchmark.states
         self.cameras = [str(spec.observations[name].camera) for name in self._images]
-        self._statistics: Mapping[str, FieldStatistics] = {}
-        if norm_stats_path is not None:
-            if not Path(norm_stats_path).exists():
-                raise ConfigError(
-                    f"there are no normalisation statistics at {norm_stats_path}",
-                    why="without them actions would be in the wrong units",
-                    do="give norm_stats_path the norm_stats.json that came with the checkpoint",
-                )
-            self._statistics = load_norm_stats(norm_stats_path)
+        found = statistics_file(norm_stats_path)
+        self._statistics: Mapping[str, FieldStatistics] = {} if found is None else load_norm_stats(found)
 
     def act(self, observations: Observations) -> ActionChunk:
         import torch
@@ -84,10 +88,28 @@ class ChunkPredictor:
         return (actions * (std + 1e-6) + mean).astype(np.float32)
 
 
+def named_options(
+    name: str, benchmark: Benchmark, norm_stats_path: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a policy that is given by name, with what the benchmark knows and the checkpoint cannot."""
+    found = dict(options)
+    if name in ("pi0", "openvla_oft"):
+        found.setdefault("state", list(benchmark.states))
+    statistics = statistics_file(norm_stats_path)
+    if statistics is None or (Path(name) / "policy.json").is_file():
+        return found  # a checkpoint of ours holds those it was trained with
+    if name != "pi0":
+        raise ConfigError(
+            f"norm_stats_path is for 'pi0' and for policies that predict chunks; {name!r} has its own statistics",
+            do="leave norm_stats_path out",
+        )
+    return {"norm_stats": statistics, **found}
+
+
 def as_policy(policy: Any, benchmark: Benchmark, spec: Spec, norm_stats_path: str | None, options: Any) -> Policy:
     """Return what a runner can ask."""
     if isinstance(policy, str):
-        return make_policy(policy, spec, dict(options or {}))
+        return make_policy(policy, spec, named_options(policy, benchmark, norm_stats_path, options or {}))
     if hasattr(policy, "act"):
         return policy
     if hasattr(policy, "predict_action_chunk"):
