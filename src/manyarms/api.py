@@ -9,8 +9,10 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
 from manyarms.cli import bench as benching
 from manyarms.cli import check as checking
@@ -30,6 +32,9 @@ from manyarms.reporting.console import progress
 if TYPE_CHECKING:
     from manyarms.learning.loop import TrainResult
     from manyarms.reporting.recording import Recording
+
+#: What arguments may be that have one kind, in words.
+_PLAIN = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 
 P = ParamSpec("P")
 Config = TypeVar("Config")
@@ -69,7 +74,10 @@ def _made(name: str, config: Callable[..., Config], args: Sequence[Any], kwargs:
         why = f"{name} got {twice[0]} twice" if twice else f"{name} needs {' and '.join(missing)}"
         raise ConfigError(why, do=f"help(manyarms.{name}) tells what it takes")
     hints = get_type_hints(config)
-    return config(**{key: _fitting(key, value, hints[key]) for key, value in {**given, **kwargs}.items()})
+    fitting = {key: _fitting(key, value, hints[key]) for key, value in {**given, **kwargs}.items()}
+    for key, value in fitting.items():
+        _check_kind(f"{name}: {key}", value, hints[key])
+    return config(**fitting)
 
 
 def _fitting(name: str, value: Any, hint: Any) -> Any:
@@ -81,6 +89,24 @@ def _fitting(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list | tuple):
         return ",".join(value) if hint is str and name == "tasks" else tuple(value)
     return str(value) if isinstance(value, Path) and hint in (str, str | None) else value
+
+
+def _check_kind(name: str, value: Any, hint: Any) -> None:
+    """Refuse a plain value of another kind than is wanted; what is not plain is checked by whoever takes it."""
+    several = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds, optional = [kind for kind in several if kind is not NoneType], NoneType in several
+    if not all(kind in _PLAIN for kind in kinds):
+        return
+    if (value is None and optional) or any(_is_of(kind, value) for kind in kinds):
+        return
+    wanted = " or ".join([*(_PLAIN[kind] for kind in kinds), *["None"] * optional])
+    raise ConfigError(f"{name} is {value!r}; it must be {wanted}")
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return isinstance(value, kind)
 
 
 def _words(settings: Mapping[str, Any]) -> Iterable[str]:

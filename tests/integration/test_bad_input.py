@@ -121,6 +121,14 @@ def test_unknown_names_get_a_suggestion(simulator: str, message: str) -> None:
         ("standins:NoSuchClass", {}, "standins has no attribute 'NoSuchClass'"),
         ("./no/such/file.py:make", {}, "there is no file"),
         ("standins:Walker", {"colour": 3}, "unexpected keyword argument 'colour'(.|\n)*check the spelling"),
+        ("tabletop/open_drawer", {"camera": ["front"]}, "no option 'camera'(.|\n)*did you mean cameras?"),
+        (
+            "tabletop/open_drawer",
+            {"row_per_worker": 2},
+            "no option 'row_per_worker'(.|\n)*did you mean rows_per_worker",
+        ),
+        ("gym/CartPole-v1", {"camera": ["render"]}, "no option 'camera'(.|\n)*did you mean cameras?"),
+        ("gym/MountainCar-v0", {"goal_velocty": 1}, "no option 'goal_velocty'(.|\n)*did you mean goal_velocity?"),
         ("standins:Misbehaving", {"fail_at": "start"}, "no licence found(.|\n)*in the same way"),
         ("standins:Misbehaving", {"fail_at": "exit"}, "SystemExit: exit while starting"),
         ("standins:Misbehaving", {"fail_at": "crash"}, "was killed by SIGSEGV while starting"),
@@ -161,6 +169,44 @@ def test_a_simulator_that_never_starts_is_given_up() -> None:
 def test_settings_that_cannot_be_meant_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         manyarms.make_vec("gym/CartPole-v1", **{"num_envs": 2, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "CartPol-v1"}, "gym has no task 'CartPol-v1'(.|\n)*did you mean CartPole-v1"),
+        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"seconds": 0}, "seconds is 0; it must be a finite number above 0"),
+        ({"seconds": float("inf")}, "seconds is inf"),
+        ({"seconds": float("nan")}, "seconds is nan"),
+        ({"steps": -1}, "steps is -1; it must be at least 0"),
+        ({"train_seconds": -5}, "train_seconds is -5; it must be at least 0"),
+        ({"out": __file__}, "test_bad_input.py cannot be made"),
+    ],
+)
+def test_a_demo_that_cannot_be_meant_is_refused_before_it_begins(settings: Any, message: str) -> None:
+    with pytest.raises(ManyarmsError, match=message):
+        manyarms.demo(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"episodes": "3"}, "evaluate: episodes is '3'; it must be a whole number"),
+        ({"episodes": 2.5}, "evaluate: episodes is 2.5; it must be a whole number"),
+        ({"max_episode_steps": "9"}, "evaluate: max_episode_steps is '9'; it must be a whole number or None"),
+        ({"resume": "yes"}, "evaluate: resume is 'yes'; it must be True or False"),
+        ({"policy": 3}, "evaluate: policy is 3; it must be a text"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        manyarms.evaluate("tabletop/open_drawer", **settings)
+
+
+def test_numbers_of_numpys_are_taken(tmp_path: Path) -> None:
+    played = manyarms.evaluate("gym/CartPole-v1", episodes=np.int64(1), num_envs=1, out=str(tmp_path / "one"))
+    assert len(played.results) == 1
 
 
 def test_a_function_that_no_other_process_can_find_is_refused() -> None:

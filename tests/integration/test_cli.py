@@ -13,6 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from manyarms.cli import demo
+from training import wait_for
+
 MANYARMS = [str(Path(sys.executable).with_name("manyarms"))]
 
 
@@ -174,3 +177,51 @@ def test_demo_ends_with_an_arm_that_learns(tmp_path: Path) -> None:
     assert "an arm learnt to press a button in 3 s" in done.stdout
     report = next(line for line in done.stdout.splitlines() if line.startswith("report: ")).removeprefix("report: ")
     assert "data:video/mp4" in (tmp_path / report).read_text(), "it was filmed before and after"
+
+
+@pytest.mark.slow
+def test_a_demo_without_pillow_trains_and_films_without_captions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    config = demo.DemoConfig(train_seconds=1.0, out=tmp_path)
+    trained = demo.train_arm(config, demo.DemoResult(config, {"one way": 1.0}))
+    assert trained.success is not None
+    assert trained.report is not None
+    assert "data:video/mp4" in trained.report.read_text()
+
+
+def test_a_demo_without_torch_says_all_that_training_and_its_captions_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(demo, "measure", lambda config: {"one way": 1.0})
+    assert demo.run(demo.DemoConfig(steps=0, out=tmp_path)).success is None
+    assert "pip install 'manyarms[torch,video]'" in capsys.readouterr().err
+
+
+def _gymnasiums(parent: int) -> list[psutil.Process]:
+    """Return the processes that Gymnasium has started."""
+    return [child for child in psutil.Process(parent).children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loaded", [False, True], ids=["starting", "stepping"])
+def test_ctrl_c_while_gymnasium_is_measured_is_answered_in_one_line(tmp_path: Path, loaded: bool) -> None:
+    words = [*MANYARMS, "demo", "--seconds", "600", "--num-envs", "2", "--steps", "0", "--train-seconds", "0"]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, start_new_session=True
+    )
+
+    def come_so_far() -> bool:
+        children = _gymnasiums(process.pid)
+        return len(children) == 2 and (not loaded or all(child.cpu_times().user > 3.0 for child in children))
+
+    try:
+        wait_for(process, come_so_far)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=100)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (said, process.returncode) == ("interrupted\n", 130)

@@ -301,7 +301,7 @@ def test_wrong_names_get_suggestions(make: Make, name: str, message: str) -> Non
         ({"image_size": 4}, "width and height"),
         ({"layout": "random"}, "choose from fixed, sampled"),
         ({"settle_steps": -1}, "at least 0"),
-        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ({"colour": "red"}, "there is no option 'colour'"),
     ],
 )
 def test_wrong_options_say_what_is_right(make: Make, options: dict[str, Any], message: str) -> None:

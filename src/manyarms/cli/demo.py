@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import math
 import os
+import signal
 import sys
 import time
+import warnings
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,10 +25,13 @@ from manyarms.cli.bench import BenchConfig
 from manyarms.cli.bench import run as bench
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
+from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.console import progress
 from manyarms.reporting.plots import Bar, Bars, Plot
+from manyarms.reporting.results import make_folder
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import RowVideos
+from manyarms.simulators.gymnasium import UnknownTask, make_env
 from manyarms.simulators.tabletop.task import discover
 from manyarms.vector import EpisodeId, SimulatorConfig, VectorEnv, make_vec
 
@@ -55,6 +64,15 @@ class DemoConfig:
             "manyarms demo --task Acrobot-v1 --num-envs 16 --steps 0 --train-seconds 0",
         ),
     )
+
+    def __post_init__(self) -> None:
+        if self.num_envs < 1:
+            raise ConfigError(f"num_envs is {self.num_envs}; it must be at least 1")
+        if not 0 < self.seconds < math.inf:
+            raise ConfigError(f"seconds is {self.seconds:g}; it must be a finite number above 0")
+        for name in ("steps", "train_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name):g}; it must be at least 0 (0 leaves that part out)")
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,14 +116,28 @@ class DemoResult(Shown):
 
 def run(config: DemoConfig) -> DemoResult:
     """Measure, film, train."""
+    _try_out(config)
     speeds = measure(config)
     result = film(config, speeds) if config.steps else DemoResult(config, speeds)
     if not config.train_seconds:
         return result
     if importlib.util.find_spec("torch") is None:
-        print("training is left out: it needs torch (pip install 'manyarms[torch]')", file=sys.stderr)
+        print("training is left out: it needs torch (pip install 'manyarms[torch,video]')", file=sys.stderr)
         return result
     return train_arm(config, result)
+
+
+def _try_out(config: DemoConfig) -> None:
+    """Refuse a task that cannot be played and a folder that cannot be made, before anything takes long."""
+    try:
+        make_env(config.task, {}).close()
+    except UnknownTask as error:
+        do = did_you_mean(config.task, error.known)
+        raise UnknownName(f"gym has no task {config.task!r}", why=str(error), do=do) from None
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"{config.task} cannot be made", why=str(error), do="choose another --task") from error
+    if config.steps or config.train_seconds:
+        make_folder(config.out)
 
 
 def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
@@ -114,6 +146,7 @@ def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
     from manyarms.learning.training import train
     from manyarms.reporting.results import summarise
 
+    captions = "true" if importlib.util.find_spec("PIL") is not None else "false"
     words = [
         f"runner.max_seconds={config.train_seconds}",
         "runner.val_check_interval=-1",
@@ -122,7 +155,7 @@ def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
         "runner.logger.logger_backends=[]",
         "env.eval.episodes=50",
         "env.eval.options.cameras=[front]",
-        "env.eval.video_cfg={save_video: true, info_on_video: true}",
+        f"env.eval.video_cfg={{save_video: true, info_on_video: {captions}}}",
     ]
     trained = train(load("push_button_ppo", words))
     rates = [summarise(results).success for _, results in trained.evaluations]  # none: it was interrupted at once
@@ -145,9 +178,10 @@ def measure(config: DemoConfig) -> dict[str, float]:
 
 
 def _gymnasium_speed(config: DemoConfig) -> float:
-    envs = gymnasium.vector.AsyncVectorEnv(
-        [lambda: gymnasium.make(config.task)] * config.num_envs, copy=False, context="spawn"
-    )
+    with _deaf_children():
+        envs = gymnasium.vector.AsyncVectorEnv(
+            [functools.partial(make_env, config.task, {})] * config.num_envs, copy=False, context="spawn"
+        )
     try:
         envs.action_space.seed(0)
         actions = [envs.action_space.sample() for _ in range(8)]
@@ -161,7 +195,20 @@ def _gymnasium_speed(config: DemoConfig) -> float:
             calls += 1
         return calls * config.num_envs / (time.perf_counter() - began)
     finally:
-        envs.close()
+        # After Ctrl-C in the midst of a step, Gymnasium would warn, then wait for an answer that it has had already.
+        with warnings.catch_warnings(action="ignore"):
+            envs.close(terminate=True)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Have processes that are started here never hear of Ctrl-C, which is ours to handle; it waits until they run."""
+    resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:

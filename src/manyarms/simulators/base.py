@@ -32,6 +32,15 @@ class UnknownTask(LookupError):
         self.known = sorted(known)
 
 
+class UnknownOption(TypeError):
+    """A simulator has no such option; `known` are the names to choose from."""
+
+    def __init__(self, option: str, known: Sequence[str]) -> None:
+        super().__init__("there is no option %r" % option)
+        self.option = option
+        self.known = sorted(known)
+
+
 class ObservationMismatch(ValueError):
     """A simulator wrote an observation that is not what its spec says."""
 

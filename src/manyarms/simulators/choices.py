@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Sequence, Tuple, Union
+from dataclasses import fields
+from typing import Any, Iterable, Mapping, Sequence, Tuple, Type, TypeVar, Union
 
-from .base import SpecError
+from .base import SpecError, UnknownOption
 
 _LEAST = 8
+
+T = TypeVar("T")
+
+
+def take_options(kind: Type[T], options: Mapping[str, Any]) -> T:
+    """Make a simulator's options of what was given; a name that it does not know says which there are."""
+    known = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise UnknownOption(name, known)
+    return kind(**options)
 
 
 def check_choices(chosen: Iterable[Tuple[str, Any, Sequence[Any]]]) -> None:

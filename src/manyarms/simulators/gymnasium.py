@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import re
 import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask, put
+from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownOption, UnknownTask, put
 
 #: The camera that stands for ``env.render()``.
 RENDER = "render"
 
 #: Packages whose environments are known to Gymnasium only after they have been imported; others go into `imports`.
 REGISTERING = ("gymnasium_robotics", "ale_py", "metaworld", "gym_aloha", "gym_pusht", "minigrid", "highway_env")
+
+_OWN_OPTIONS = ("wrappers", "cameras", "imports", "max_episode_steps")
 
 _SUCCESS_KEYS = ("success", "is_success")
 
@@ -46,7 +50,7 @@ class GymnasiumSimulator(Simulator):
         if max_episode_steps:
             options["max_episode_steps"] = max_episode_steps
         if env is None:
-            env = make_env(task, options)
+            env = self._make(task, options)
         for wrapper in wrappers:
             env = wrap(env, wrapper)
         self.env = env
@@ -57,6 +61,15 @@ class GymnasiumSimulator(Simulator):
         self._paths = self._state_paths()
         self._aimed_at: Any = None
         self._targets: List[Tuple[str, Tuple[str, ...], np.ndarray, np.dtype, Tuple[int, ...]]] = []
+
+    def _make(self, task: str, options: Dict[str, Any]) -> Any:
+        try:
+            return make_env(task, options)
+        except TypeError as error:
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if unknown is None or unknown.group(1) not in options:
+                raise
+            raise UnknownOption(unknown.group(1), [*_OWN_OPTIONS, *_options_of(task)]) from error
 
     @classmethod
     def preload(cls, task: str = "", imports: Sequence[str] = (), **options: Any) -> None:
@@ -192,6 +205,17 @@ def make_env(task: str, options: Dict[str, Any]) -> Any:
         raise UnknownTask(task, list(gymnasium.registry), str(error)) from error
 
 
+def _options_of(task: str) -> List[str]:
+    """Return the keywords that a registered environment is made with, where it names them."""
+    registration = importlib.import_module("gymnasium.envs.registration")
+    registered = registration.registry.get(task)
+    if registered is None:  # written without its version, or with its module
+        return []
+    creator = registered.entry_point
+    creator = registration.load_env_creator(creator) if isinstance(creator, str) else creator
+    return [name for name, entry in inspect.signature(creator).parameters.items() if entry.kind != entry.VAR_KEYWORD]
+
+
 def register_installed() -> bool:
     """Import the packages that register environments when imported, of those that are here; tell whether any was."""
     found = [name for name in REGISTERING if name not in sys.modules and importlib.util.find_spec(name) is not None]
@@ -241,4 +265,4 @@ def space_fields(space: Any, role: str, prefix: str = "") -> Dict[str, Field]:
     return {prefix: field}
 
 
-__all__ = ["RENDER", "GymnasiumSimulator", "UnknownTask", "space_fields"]
+__all__ = ["RENDER", "GymnasiumSimulator", "UnknownTask", "make_env", "space_fields"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from manyarms.errors import ManyarmsError, SimulatorError, StartError, UnknownName, did_you_mean
 from manyarms.simulators.registry import split_id
+from manyarms.vector.config import VectorConfig
 from manyarms.vector.process import WorkerProcess
 
 
@@ -30,6 +31,9 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
     elif answer["type"] in ("ModuleNotFoundError", "ImportError"):
         missing = answer["module"] or "it"
         do = f"{worker.interpreter} -m pip install {missing}, or name the interpreter that has it: python= (--python)"
+    elif answer["type"] == "UnknownOption":
+        near = did_you_mean(answer["option"], [*answer["known"], *VectorConfig.names()])
+        do, why = f"{near}\ncheck the spelling of the options given to make_vec (--options)", ""
     elif answer["type"] == "TypeError" and "unexpected keyword argument" in answer["message"]:
         do, why = "check the spelling of the options given to make_vec (--options)", ""
     return StartError(

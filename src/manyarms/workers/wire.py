@@ -150,6 +150,7 @@ def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
         "type": type(error).__name__,
         "message": str(error),
         "task": str(getattr(error, "task", "")),
+        "option": str(getattr(error, "option", "")),
         "known": list(getattr(error, "known", ())),
         "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
         "traceback": _frames(error),

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 import numpy as np
 
 from ..base import Field, LockstepSimulator, Spec, SpecError, Start, StepResult, Task, UnknownTask, put
+from ..choices import take_options
 from . import stack
 from .config import CONTROL_RATE, configuration
 from .instances import Instances, put_robot, put_things, read, settle
@@ -43,7 +44,7 @@ class BehaviorSimulator(LockstepSimulator):
 
         An episode is truncated after `max_episode_steps`, 2000 by default.
         """
-        self.options = Options(**options)
+        self.options = take_options(Options, options)
         if BehaviorSimulator._live:
             raise SpecError("a process can hold one Isaac Sim: give rows_per_worker to have several scenes in it")
         self._rows = range(rows)

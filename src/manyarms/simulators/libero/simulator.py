@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
+from ..choices import take_options
 from . import stack
 from .expert import Expert
 from .options import CAMERAS, Options
@@ -56,7 +57,7 @@ class LiberoSimulator(Simulator):
 
         An episode is truncated after `max_episode_steps`, by default after as many as its suite is evaluated with.
         """
-        self.options = Options(**options)
+        self.options = take_options(Options, options)
         backend = stack.prepare()
         self._suites = Suites(stack.root())
         self._tasks = {found.name: found for found in find_tasks(self._suites, task, tasks)}

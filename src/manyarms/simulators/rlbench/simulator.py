@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
-from ..choices import snake_case
+from ..choices import snake_case, take_options
 from . import stack
 from .demos import unroll
 from .eyes import Eyes
@@ -57,7 +57,7 @@ class RLBenchSimulator(Simulator):
 
         RLBench keeps no time: an episode is truncated after `max_episode_steps`, 200 by default.
         """
-        self.options = Options(**options)
+        self.options = take_options(Options, options)
         if RLBenchSimulator._live:
             raise SpecError("a process can hold one CoppeliaSim: leave rows_per_worker at 1")
         self._home = stack.Home()

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type, Union
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
-from ..choices import check_choices, width_and_height
+from ..choices import check_choices, take_options, width_and_height
 from .control import MODES, Controller, InvalidAction
 from .expert import Expert
 from .rendering import QUALITIES, Cameras
@@ -94,11 +94,11 @@ class TabletopSimulator(Simulator):
         **options: Any,
     ) -> None:
         """Open a scene; `options` are those of `Options`. With several `tasks`, every reset says which is played."""
-        self.options = Options(**options)
+        self.options = take_options(Options, options)
         classes = {found.name: found for found in map(find, tasks or [task or "reach_target"])}
         self._names = list(classes)
-        chosen = _shared_out(self.options.task_options, classes)
-        self._scenes = {name: _Scene(known(**chosen[name]), self.options.arm_mode) for name, known in classes.items()}
+        shares = _shared_out(self.options.task_options, classes)
+        self._scenes = {name: _Scene(known(**shares[name]), self.options.arm_mode) for name, known in classes.items()}
         self._limit = max_episode_steps
         self._cameras = Cameras(self.options.size, self.options.render_quality)
         self._rng = np.random.default_rng()
