@@ -101,7 +101,14 @@ def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool], seco
 
 def curve(folder: Path) -> list[dict[str, float]]:
     """Return all metrics that do not depend on how fast the machine is."""
-    timed = ("time/", "seconds", "throughput/env_steps_per_s", "throughput/rollout", "throughput/overlap")
+    timed = (
+        "time/",
+        "seconds",
+        "session_seconds",
+        "throughput/env_steps_per_s",
+        "throughput/rollout",
+        "throughput/overlap",
+    )
     return [{name: value for name, value in line.items() if not name.startswith(timed)} for line in lines(folder)]
 
 

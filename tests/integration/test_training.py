@@ -16,8 +16,10 @@ from manyarms import cli
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
 from manyarms.errors import ConfigError, DiskError, ManyarmsError
+from manyarms.learning.folder import RunFolder
 from manyarms.learning.settings import load
 from manyarms.learning.training import TrainResult, train
+from manyarms.watching.state import WatchedRun
 from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
 
 
@@ -351,3 +353,38 @@ def test_a_start_that_fails_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ManyarmsError, match="could not be built"):
         train(load(written(tmp_path), [*in_folder(tmp_path), "env.train.simulator=tabletop/nowhere"]))
     assert not (tmp_path / "walk").exists()
+
+
+def test_a_run_that_is_interrupted_before_it_begins_leaves_nothing_to_watch(tmp_path: Path) -> None:
+    folder = RunFolder(load(written(tmp_path), in_folder(tmp_path)))
+    with folder.claimed():
+        (folder.path / "live").mkdir()
+        (folder.path / "live" / "rank-0.json").write_text("{}")
+    assert not folder.path.exists()
+
+
+def test_a_run_is_no_longer_finished_once_it_is_claimed_again(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "walk")
+    settings = load(written(tmp_path), in_folder(tmp_path))
+    folder, watched = RunFolder(settings), WatchedRun(tmp_path / "walk")
+    before = (folder.path / "run.json").read_text()
+    assert watched.state()["phase"] == "finished"
+    with folder.claimed():
+        assert watched.state()["phase"] == "starting"
+    assert (folder.path / "run.json").read_text() == before, "a resume that never began has changed nothing"
+    with folder.claimed():
+        folder.begin(settings, ["one"], 6)
+        assert watched.state()["phase"] == "running"
+        folder.end("it was enough")
+    assert watched.state()["because"] == "it was enough"
+
+
+def test_every_session_counts_its_own_time(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "walk")
+    run(tmp_path, "runner.max_steps=8", resume=True)
+    logged = lines(tmp_path / "walk")
+    assert "session_seconds" not in logged[0], "what comes before the first update does not count"
+    clocks = [line["session_seconds"] for line in logged[1:]]
+    assert clocks[:6] == sorted(clocks[:6])
+    assert all(0 <= line["session_seconds"] <= line["seconds"] for line in logged[1:])
+    assert logged[7]["session_seconds"] < logged[7]["seconds"] - logged[6]["seconds"] + 0.01

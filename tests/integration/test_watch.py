@@ -118,6 +118,20 @@ def test_tiles_follow_the_environments(browser: Browser, run: Path, url: str) ->
         assert kept.evaluate("node => node.isConnected"), "a tile that stays must not be made anew"
 
 
+@pytest.mark.parametrize("wide", [1280, 1920, 360])
+def test_no_caption_is_cut_off(browser: Browser, run: Path, url: str, wide: int) -> None:
+    watched.write_live(run, watched.rows(16, episode_steps=1000, state="restarting", restarts=2))
+    with opened(browser, url, viewport={"width": wide, "height": 900}) as page:
+        expect(page.locator(".tile canvas:visible")).to_have_count(16)
+        expect(page.locator(".tile .steps").last).to_have_text("15 · step 1000")
+        assert page.evaluate(CUT_OFF) == []
+
+
+#: The captions of which a part is not seen.
+CUT_OFF = """() => [...document.querySelectorAll('.tile :is(.task, .state span, .steps)')].filter(
+  (node) => node.scrollWidth > node.clientWidth && node.getClientRects().length).map((node) => node.textContent)"""
+
+
 def test_every_tile_shows_its_own_frame(browser: Browser, run: Path, url: str) -> None:
     with opened(browser, url) as page:
         expect(page.locator(".tile canvas:visible")).to_have_count(16)
@@ -205,6 +219,11 @@ def test_a_folder_of_runs_lists_them_newest_first(browser: Browser, run: Path) -
         expect(page.locator(".title")).to_have_text(["group/stacks", "drawers"])
         expect(page.locator("#runs li").first).to_contain_text("finished")
         expect(page.locator("#runs li").last).to_contain_text("silent for")
+        scores = [
+            r"\d+\u202f% success after 5 updates · 7 of 120 updates",
+            r"\d+\u202f% success after 20 of 120 updates",
+        ]
+        expect(page.locator(".score")).to_have_text([re.compile(score) for score in scores])
         page.get_by_role("link", name="group/stacks").click()
         expect(page.locator("h1")).to_have_text("stacks")
         expect(page.locator("#facts")).to_contain_text("7 of 120")

@@ -246,6 +246,35 @@ def test_a_training_run_is_told_in_full(client: Client, run: Path) -> None:
     assert client.state()["phase"] == "failed"
 
 
+def test_the_time_that_a_limit_leaves_counts_from_the_first_update_of_a_session(client: Client, run: Path) -> None:
+    (run / "config.yaml").write_text("runner:\n  max_steps: 1000000\n  max_seconds: 600\n")
+    watched.append_line(run / "metrics.jsonl", {**watched.line(6), "seconds": 2000.0, "session_seconds": 45.0})
+    assert client.state()["left"] == pytest.approx(555.0), "earlier sessions and the first evaluation do not count"
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "from_step": 6}))
+    assert client.state()["left"] == pytest.approx(600.0), "a session that has just begun has all of it"
+    watched.append_line(run / "metrics.jsonl", {**watched.line(7), "seconds": 2090.0, "session_seconds": 70.0})
+    assert client.state()["left"] == pytest.approx(530.0)
+
+
+def test_a_run_that_is_resumed_is_starting_again(client: Client, run: Path) -> None:
+    watched.finish(run)
+    assert client.state()["phase"] == "finished"
+    facts = {
+        name: value for name, value in json.loads((run / "run.json").read_text()).items() if "finished" not in name
+    }
+    (run / "run.json").write_text(json.dumps({**facts, "resuming": True}))
+    assert (client.state()["phase"], client.state()["done"]) == ("starting", 5)
+
+
+def test_a_success_is_told_with_the_update_that_was_judged(client: Client, run: Path) -> None:
+    watched.append_line(run / "metrics.jsonl", watched.line(6))
+    state = client.state()
+    assert (state["success"]["step"], state["done"]) == (5, 6)
+    (run / "evaluations.jsonl").unlink()
+    assert client.state()["success"]["step"] == 6, "then it is that of the last update's own episodes"
+
+
 def test_a_run_that_has_not_been_heard_of_is_silent(run: Path) -> None:
     for path in (*run.iterdir(), *(run / "live").iterdir()):
         os.utime(path, (1.8e9, 1.8e9) if path.is_dir() else (1e9, 1e9))

@@ -20,8 +20,8 @@ from manyarms.cli.options import SimulatorName, parse, parse_pairs
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import progress
 from manyarms.reporting.plots import Bar, Bars, Plot
-from manyarms.reporting.results import make_folder, write_atomically
 from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.writing import make_folder, write_atomically
 from manyarms.vector import VectorEnv, make_vec
 
 #: Random chunks are drawn once and used in turn, so that drawing them is not what is measured.

@@ -28,9 +28,9 @@ from manyarms.cli.options import parse
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.console import progress
 from manyarms.reporting.plots import Bar, Bars, Plot
-from manyarms.reporting.results import make_folder
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import RowVideos
+from manyarms.reporting.writing import make_folder
 from manyarms.simulators.gymnasium import UnknownTask, make_env
 from manyarms.simulators.tabletop.task import discover
 from manyarms.vector import EpisodeId, SimulatorConfig, VectorEnv, make_vec

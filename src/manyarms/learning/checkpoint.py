@@ -21,7 +21,7 @@ from manyarms.learning.parallel import give_weights, sharded_like, whole_tensor
 from manyarms.policies.base import Policy
 from manyarms.policies.registry import make_policy
 from manyarms.policies.trainable import TrainablePolicy
-from manyarms.reporting.results import not_written
+from manyarms.reporting.writing import not_written
 from manyarms.simulators.base import Spec
 
 _PREFIX = "global_step_"

@@ -19,8 +19,9 @@ from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import latest, steps_of
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.settings import Settings
-from manyarms.reporting.results import EpisodeResult, by_task, make_folder, not_written, summarise, write_atomically
+from manyarms.reporting.results import EpisodeResult, by_task, summarise
 from manyarms.reporting.trackers import METRICS_FILE
+from manyarms.reporting.writing import make_folder, not_written, write_atomically
 
 
 class RunFolder:
@@ -68,12 +69,32 @@ class RunFolder:
                 ) from None
             except OSError:
                 pass  # a file system without locks
+            earlier = self._reopen()
             try:
                 yield
             finally:
+                if earlier is not None and not self._facts:
+                    self._write("run.json", earlier)
                 lock.unlink(missing_ok=True)
-                with suppress(OSError):  # there is something in it
-                    self.path.rmdir()
+                with suppress(OSError):
+                    self._leave_nothing()
+
+    def _reopen(self) -> str | None:
+        """Say of a run that has ended that it is being resumed; return what was said of it."""
+        try:
+            earlier = (self.path / "run.json").read_text()
+            facts = json.loads(earlier)
+        except (OSError, ValueError):
+            return None  # there is none, or none that can be read
+        kept = {name: value for name, value in facts.items() if not name.startswith("finished")}
+        self._write("run.json", json.dumps({**kept, "resuming": True}, indent=2) + "\n")
+        return earlier
+
+    def _leave_nothing(self) -> None:
+        """Remove the folder of a run that was never begun, with what could be watched of it."""
+        if all(path.name == "live" for path in self.path.iterdir()):
+            shutil.rmtree(self.path / "live", ignore_errors=True)
+            self.path.rmdir()
 
     @property
     def has_something(self) -> bool:
@@ -92,6 +113,7 @@ class RunFolder:
             "policy": config.actor.model.model_type,
             "simulator": config.train.label,
             "tasks": [task for task in tasks if task],
+            "from_step": step,
         }
         self._write("config.yaml", settings.text)
         self._write("run.json", json.dumps(self._facts, indent=2) + "\n")

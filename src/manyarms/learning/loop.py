@@ -152,6 +152,7 @@ class Run:
             return "it was only to be evaluated"
         self._saved, self._began = crew.iteration, time.monotonic()
         self._board.learning()
+        self._logged.learning()
         while crew.iteration < runner.updates:
             try:
                 self._metrics = crew.update()
@@ -246,6 +247,9 @@ class _Silent:
         return self
 
     def __exit__(self, *error: object) -> None:
+        pass
+
+    def learning(self) -> None:
         pass
 
     def log(self, metrics: dict[str, float], step: int) -> None:

@@ -116,7 +116,8 @@ def labels(ticks: Sequence[float]) -> list[str]:
 
 def percent(rate: float) -> str:
     """Return a rate as whole percent."""
-    return f"{100 * rate:.0f}\u202f%" if math.isfinite(rate) else "–"
+    # Not Python's rounding, which makes 50 of 50.5: the page of `manyarms watch` says 51.
+    return f"{math.floor(100 * rate + 0.5)}\u202f%" if math.isfinite(rate) else "–"
 
 
 # -- fewer points -----------------------------------------------------------------------------------------------------

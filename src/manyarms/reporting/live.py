@@ -17,6 +17,7 @@ import numpy as np
 from av.error import FFmpegError
 
 from manyarms.reporting.sheet import ContactSheet, jpeg
+from manyarms.reporting.writing import whole
 from manyarms.simulators.base import flatten
 from manyarms.simulators.registry import split_id
 from manyarms.vector import VectorEnv
@@ -90,7 +91,8 @@ class LiveView:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._draw(closed)
-            _replace(self._folder / f"{self._name}.json", json.dumps(self._document(closed)).encode())
+            with whole(self._folder / f"{self._name}.json") as beside:
+                beside.write_text(json.dumps(self._document(closed)))
         except (FFmpegError, OSError, ValueError) as error:
             self._silent = True
             self._envs.glance(())
@@ -107,7 +109,8 @@ class LiveView:
         self._looked = now
         path = self._folder / f"{self._name}.jpg"
         if self._sheet.update() or (self._sheet_written is not None and not path.exists()):
-            _replace(path, jpeg(self._sheet.picture()))
+            with whole(path) as beside:
+                beside.write_bytes(jpeg(self._sheet.picture()))
             self._sheet_written = time.time()
 
     def _is_watched(self) -> bool:
@@ -147,15 +150,3 @@ def _first_camera(envs: VectorEnv) -> tuple[str, ContactSheet | None]:
             # The arrays keep the shared memory mapped, whoever closes the environment meanwhile.
             return field.camera, ContactSheet(flatten(envs.observations)[name])
     return "", None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that nobody ever sees half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise

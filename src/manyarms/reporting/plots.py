@@ -10,7 +10,7 @@ from pathlib import Path
 
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import COLOURS, PERCENT, Curve, Scale, labels, percent, stretched
-from manyarms.reporting.results import write_atomically
+from manyarms.reporting.writing import write_atomically
 
 _WIDTH, _GAP = 720, 36
 _TITLE, _TALL, _BELOW, _LEFT = 26, 150, 34, 48

@@ -7,7 +7,6 @@ pickles; numbers come back bit for bit.
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,8 +21,8 @@ from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve
 from manyarms.reporting.plots import Lines, Plot
-from manyarms.reporting.results import make_folder, not_written, write_atomically
 from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.writing import make_folder, not_written, whole, write_atomically
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Spec
 from manyarms.vector import EpisodeId
@@ -106,15 +105,8 @@ class Recorder:
         for role, parts in (("observation", gathered.observations), ("action", gathered.actions)):
             for name in parts[0] if parts else ():
                 arrays[f"{role}:{name}"] = np.stack([part[name] for part in parts])
-        path = _path(self.folder, position)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with beside.open("wb") as file:
-                np.savez_compressed(file, **arrays)
-            beside.replace(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
+        with whole(_path(self.folder, position)) as beside, beside.open("wb") as file:
+            np.savez_compressed(file, **arrays)
 
     def close(self) -> None:
         """Wait until all is on disk; raise what went wrong."""

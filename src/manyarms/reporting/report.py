@@ -27,8 +27,10 @@ from manyarms.reporting.charts import (
 )
 from manyarms.reporting.page import breakable, page
 from manyarms.reporting.plots import Lines, Plot
-from manyarms.reporting.results import wilson, write_atomically
+from manyarms.reporting.results import wilson
 from manyarms.reporting.runs import Run, Score, newest_videos, seconds_by_stage
+from manyarms.reporting.trackers import CLOCKS
+from manyarms.reporting.writing import write_atomically
 
 _VIDEO_BYTES = 20 << 20
 
@@ -255,12 +257,12 @@ def _bell(first: Score | None, last: Score | None) -> str:
 
 def _groups(run: Run) -> Iterator[str]:
     """Yield the curves of every prefix that has no section of its own."""
-    prefixes = {name.partition("/")[0] if "/" in name else "" for name in run.series if name != "seconds"}
+    prefixes = {name.partition("/")[0] if "/" in name else "" for name in run.series if name not in CLOCKS}
     known = [prefix for prefix in _TITLES if prefix in prefixes]
     for prefix in [*known, *sorted(prefixes - {*known, "time", "throughput"})]:
         charts = _small_charts(run, [name for name in run.series if name.startswith(f"{prefix}/" if prefix else "")])
         if not prefix:
-            charts = _small_charts(run, [name for name in run.series if "/" not in name and name != "seconds"])
+            charts = _small_charts(run, [name for name in run.series if "/" not in name and name not in CLOCKS])
         if charts:
             yield f"<h2>{escape(_TITLES.get(prefix, prefix.capitalize() or 'Other'))}</h2>{charts}"
 

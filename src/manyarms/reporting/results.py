@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -13,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from manyarms.errors import ConfigError, DiskError
+from manyarms.errors import ConfigError
+from manyarms.reporting.writing import make_folder, not_written, write_atomically
 from manyarms.rollout import Episode
 
 #: Two-sided 95 %.
@@ -177,32 +176,3 @@ class ResultFolder:
         path = self.folder / "results.json"
         write_atomically(path, json.dumps(content, indent=2) + "\n")
         return path
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text)
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise not_written(path, error) from error
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, or say why that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be made", why=str(error), do="choose a place that can be written to, or make room there"
-        ) from error
-
-
-def not_written(path: Path, error: OSError) -> DiskError:
-    """Return what to say of a file that could not be written."""
-    # What safetensors raises has no number, only words.
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
-    do = "make room there, then go on with --resume" if full else "choose a place that can be written to"
-    return DiskError(f"{path} cannot be written", why=error.strerror or str(error), do=do)

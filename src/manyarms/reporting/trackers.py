@@ -25,9 +25,12 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from manyarms.errors import ConfigError, did_you_mean
-from manyarms.reporting.results import not_written, write_atomically
+from manyarms.reporting.writing import not_written, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
+
+#: What the lines of that file count the time in: of all sessions, and of the last since its first update.
+CLOCKS = ("seconds", "session_seconds")
 
 #: Seconds in which a service must take a connection, or it is done without.
 _PATIENCE = 5.0
@@ -47,12 +50,21 @@ class Trackers:
             self._file = self._path.open("a")
         except OSError as error:
             raise not_written(self._path, error) from error
+        self._session: float | None = None
+        """When the first update of this session began: a limit in seconds counts from there."""
+
+    def learning(self) -> None:
+        """Hear that the first update of this session begins."""
+        self._session = time.monotonic()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the metrics of a step; they are on disk when this returns."""
         values = {name: float(value) for name, value in metrics.items()}
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        line = {"step": step, "seconds": round(time.monotonic() - self._began, 3)}
+        now = time.monotonic()
+        line = {"step": step, "seconds": round(now - self._began, 3)}
+        if self._session is not None:
+            line["session_seconds"] = round(now - self._session, 3)
         line |= {name: finite.get(name) for name in values}
         try:
             self._file.write(json.dumps(line) + "\n")

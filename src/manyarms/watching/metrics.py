@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from manyarms.reporting.runs import Run, seconds_by_stage
-from manyarms.reporting.trackers import METRICS_FILE
+from manyarms.reporting.trackers import CLOCKS, METRICS_FILE
 from manyarms.watching.tail import Tail
 
 #: What the page draws, besides where the time went.
@@ -92,7 +92,7 @@ class Metrics:
 
 def _shown(line: Mapping[str, Any]) -> dict[str, float | int | None]:
     wanted = {name: value for name, value in line.items() if name in _SHOWN or name.startswith("time/")}
-    wanted |= {"step": line["step"], "seconds": line.get("seconds")}
+    wanted |= {name: line.get(name) for name in ("step", *CLOCKS)}
     return {name: value if _is_number(value) else None for name, value in wanted.items()}
 
 

@@ -93,25 +93,40 @@ class WatchedRun:
             **{name: facts.get(name) for name in ("simulator", "policy", "started", "finished")},
             "tasks": [str(task) for task in facts.get("tasks") or ()],
             "because": facts.get("finished_because"),
+            "resuming": facts.get("resuming") is True,
             "done": metrics.step,
             "total": total if isinstance(total, int) else None,
             "seconds": metrics.latest("seconds"),
             "seconds_an_update": metrics.seconds_an_update(),
-            "max_seconds": runner.get("max_seconds"),
-            "success": _told(next(reversed(scores.values()))) if scores else self._training_success(),
+            "seconds_to_limit": self._to_limit(runner.get("max_seconds"), facts),
+            "success": self._success(scores),
             "first_success": _told(next(iter(scores.values()))) if len(scores) > 1 else None,
             "evaluations": [{"step": step, **_told(score)} for step, score in scores.items()],
             "by_task": [{"task": task, **_told(score)} for task, score in last.items()],
             "stages": metrics.stages(),
         }
 
-    def _training_success(self) -> dict[str, Any] | None:
-        """Return the success of the last update's episodes, where nothing was evaluated."""
+    def _to_limit(self, limit: object, facts: Mapping[str, Any]) -> float | None:
+        """Return the seconds before the run is ended by its limit, which counts from a session's first update."""
+        if not isinstance(limit, int | float):
+            return None
+        begun = facts.get("from_step")
+        if isinstance(begun, int) and self._metrics.step <= begun:  # what is logged is of an earlier session
+            return float(limit)
+        passed = self._metrics.latest("session_seconds")
+        return None if passed is None else max(0.0, limit - passed)
+
+    def _success(self, scores: Mapping[int, Score]) -> dict[str, Any] | None:
+        """Return the last evaluation; where there is none, the success of the last update's episodes."""
+        if scores:
+            step, score = next(reversed(scores.items()))
+            return {"step": step, **_told(score)}
         rate, episodes = self._metrics.latest("env/success_once"), self._metrics.latest("env/num_trajectories")
         if rate is None:
             return None
         played = round(episodes or 0)
-        return {**_told(Score(won := round(rate * played), played, wilson(won, played), 0.0)), "rate": rate}
+        score = Score(won := round(rate * played), played, wilson(won, played), 0.0)
+        return {"step": self._metrics.step, **_told(score), "rate": rate}
 
     def _runner_settings(self) -> dict[str, Any]:
         import yaml
@@ -160,12 +175,13 @@ class WatchedRun:
             "started": None,
             "finished": None,
             "because": "all episodes are in" if whole else None,
+            "resuming": False,
             "tasks": tasks or [task for task in groups if task],
             "done": done,
             "total": self._planned(config, tasks, whole),
             "seconds": None,
             "seconds_an_update": (now - began) / (done - before) if done > before else None,
-            "max_seconds": None,
+            "seconds_to_limit": None,
             "success": _told(Score.sum(list(scores.values()))) if scores else None,
             "first_success": None,
             "evaluations": [],
@@ -197,7 +213,7 @@ class WatchedRun:
         patience = max((process["patience"] for process in processes), default=slow)
         if silence > patience:
             return {**told, "phase": "silent"}
-        if not found["done"]:
+        if found["resuming"] or not found["done"]:
             return {**told, "phase": "starting"}
         return {**told, "phase": "running", "left": _left(found)}
 
@@ -216,8 +232,8 @@ def _left(found: Mapping[str, Any]) -> float | None:
     left = []
     if found["total"] and found["seconds_an_update"]:
         left.append(max(0, found["total"] - found["done"]) * found["seconds_an_update"])
-    if isinstance(found["max_seconds"], int | float) and found["seconds"]:
-        left.append(max(0.0, found["max_seconds"] - found["seconds"]))
+    if found["seconds_to_limit"] is not None:
+        left.append(found["seconds_to_limit"])
     return min(left, default=None)
 
 

@@ -24,13 +24,19 @@ class Row {
     const ago = duration(Math.max(0, Date.now() / 1000 - run.changed));
     const words = { silent: `silent for ${ago}`, failed: phaseWords(run) };
     write(this.words, words[run.phase] || run.phase);
-    const done = run.kind === "evaluation" ? count(run.done, "episode") : count(run.done, "update");
     const policy = run.policy && `policy ${run.policy}`;
     write(this.about, [run.kind, run.simulator, tasksOf(run), policy, `${ago} ago`].filter(Boolean).join(" · "));
-    const of = run.total && run.total !== run.done ? ` of ${run.total.toLocaleString("en")}` : "";
-    const rate = run.success ? `${percent(run.success.rate)} success after ` : "";
-    write(this.score, `${rate}${done}${of}`);
+    write(this.score, score(run));
   }
+}
+
+// What was judged may be older than what was last done: each is told with its own count.
+function score({ kind, success, done, total }) {
+  const what = kind === "evaluation" ? "episode" : "update";
+  const progress = total && total !== done ? `${done.toLocaleString("en")} of ${count(total, what)}` : count(done, what);
+  if (!success) return progress;
+  const rate = `${percent(success.rate)} success after`;
+  return (success.step ?? done) === done ? `${rate} ${progress}` : `${rate} ${count(success.step, what)} · ${progress}`;
 }
 
 async function ask() {

@@ -27,7 +27,7 @@ class Tile {
     mark(this.node, "data-row", row.row);
     write(this.task, row.task || `row ${row.row}`);
     write(this.state, state);
-    write(this.steps, row.episode_steps === null ? `row ${row.row}` : `row ${row.row} · step ${row.episode_steps}`);
+    write(this.steps, row.episode_steps === null ? `row ${row.row}` : `${row.row} · step ${row.episode_steps}`);
     this.restarts.hidden = !row.restarts;
     write(this.restarts, `↻ ${row.restarts}`);
     mark(this.restarts, "aria-label", count(row.restarts || 0, "restart"));
