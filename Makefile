@@ -63,7 +63,7 @@ interpreters: $(READY)
 	$(BIN)/python tests/interpreters.py
 
 $(READY): $(PINNED) requirements/bare.txt
-	scripts/setup.sh $(VENV) dev $(RENDERING) xvfb chromium
+	scripts/setup.sh $(VENV) dev $(RENDERING) xvfb chromium zsh fish
 	touch $(READY) $(RUNNABLE)
 
 # What the demo needs, which is less.

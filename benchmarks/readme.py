@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ CHINESE = Words(
 def table(words: Words, vector: dict[str, Any], libero: dict[str, Any]) -> str:
     """Return how many times as fast ours is as each of the others, and what else tells them apart."""
     images, cameras = vector["null_images:8"]["1"], vector["mujoco:2"]
-    rates = libero["steps_per_second"]
-    on_libero = f"**{rates['manyarms, once a chunk, fast'] / rates[SUBPROC]:.0f} ×**"
+    rounds = libero["rounds"]
+    factors = [a / b for a, b in zip(rounds["manyarms, once a chunk, fast"], rounds[SUBPROC], strict=True)]
+    on_libero = f"**{statistics.median(factors):.0f} ×** ({min(factors):.0f}–{max(factors):.0f})"
 
     def times(peer: str) -> tuple[str, str]:
         handed = _rate(images, "manyarms") / _rate(images, peer)

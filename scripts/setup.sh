@@ -38,7 +38,7 @@ install_libraries() {
     # shellcheck disable=SC2086 # one word a package
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } >/dev/null
   else
-    echo "note: rendering needs system libraries that are not installed here. Run: sudo apt-get install $missing" >&2
+    echo "note: rendering and tests need system packages that are not installed here. Run: sudo apt-get install $missing" >&2
   fi
 }
 

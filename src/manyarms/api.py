@@ -157,7 +157,7 @@ def check(config: checking.CheckConfig) -> checking.CheckResult:
 
 @_takes(showing_off.DemoConfig)
 def demo(config: showing_off.DemoConfig) -> showing_off.DemoResult:
-    """See what manyarms does, in a minute.
+    """See what manyarms does, in two minutes.
 
     >>> manyarms.demo(train_seconds=0).plot()
     """

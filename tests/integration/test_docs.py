@@ -16,6 +16,7 @@ import pytest
 
 from manyarms.policies import registry as policies
 from manyarms.simulators import registry as simulators
+from manyarms.simulators.registry import load_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -149,6 +150,9 @@ def test_figures_of_the_readmes_are_those_of_the_benchmark(monkeypatch: pytest.M
     report = importlib.import_module("report")
     found = json.loads((REPOSITORY / "docs/benchmarks/vector.json").read_text())
     assert (REPOSITORY / "docs/benchmarks/vector.md").read_text() == report.markdown(found)
+    libero = load_file(str(REPOSITORY / "benchmarks/libero.py"))  # not by its name, which is LIBERO's own
+    found = json.loads((REPOSITORY / "docs/benchmarks/libero.json").read_text())
+    assert (REPOSITORY / "docs/benchmarks/libero.md").read_text() == libero.markdown(found), "libero.py --no-measure"
     for page, text in importlib.import_module("readme").pages().items():
         assert page.read_text() == text, f"{page.name}: python benchmarks/readme.py"
 

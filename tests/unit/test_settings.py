@@ -91,6 +91,14 @@ def test_what_cannot_be_is_refused_in_words(word: str, kind: type[ManyarmsError]
     assert says in str(caught.value)
 
 
+def test_a_value_of_another_type_is_told_the_type(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path), ["runner.max_steps=abc"])
+    assert caught.value.do == "runner.max_steps is of type int", "a file of ours that only a checkout has is no help"
+    with pytest.raises(ConfigError, match="runner is 3, but it is a group of settings"):
+        load(written(tmp_path), ["runner=3"])
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     for text, says in (("a: [", "no YAML"), ("- 1", "no settings"), ("a: 1", "there is no setting 'a'")):
         with pytest.raises(ManyarmsError, match=says):

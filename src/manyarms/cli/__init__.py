@@ -13,7 +13,7 @@ COMMANDS = {
     "bench": "measure how fast a simulator steps in many processes",
     "check": "run the conformance suite against a simulator",
     "completion": "print a script that completes commands in bash, zsh or fish",
-    "demo": "see what manyarms does, in a minute",
+    "demo": "see what manyarms does, in two minutes",
     "doctor": "check this machine and its simulators, and say how to mend them",
     "eval": "play tasks with a policy and count successes",
     "list": "list simulators, tasks, policies or configs",
@@ -36,7 +36,7 @@ commands:
 {commands}
 
 examples:
-  manyarms demo                                              # a minute, no flags needed
+  manyarms demo                                              # two minutes, no flags needed
   manyarms list tasks tabletop                               # what there is to play
   manyarms eval tabletop/open_drawer --policy expert         # play it
   manyarms train reach_target_ppo                            # learn it

@@ -87,7 +87,7 @@ def _find(source: str) -> tuple[str, str]:
     known = recipes()
     if source not in known:
         raise UnknownName(
-            f"there is no config {source!r}", do=f"{did_you_mean(source, known)} A YAML file can be given too"
+            f"there is no config {source!r}", do=f"{did_you_mean(source, known)}\na YAML file can be given too"
         )
     return source, (_RECIPES / f"{source}.yaml").read_text()
 

@@ -33,7 +33,8 @@ def load(source: str, overrides: Sequence[str] = ()) -> Settings:
     for word in overrides:
         given = OmegaConf.merge(given, _override(word))
     assert isinstance(given, DictConfig)
-    if not OmegaConf.select(given, "runner.logger.experiment_name"):
+    whole = isinstance(given.get("runner") or {}, Mapping | DictConfig)  # otherwise it is refused below
+    if whole and not OmegaConf.select(given, "runner.logger.experiment_name"):
         OmegaConf.update(given, "runner.logger.experiment_name", Path(name).stem)
     return _checked(given, name)
 
@@ -76,7 +77,7 @@ def _checked(given: DictConfig, name: str) -> Settings:
         key = getattr(error, "full_key", None)
         says = str(error).splitlines()[0]
         raise ConfigError(
-            f"{name}: {key or 'a setting'} cannot be so", why=says, do="docs/reference/settings.md has the types"
+            f"{name}: {key or 'a setting'} cannot be so", why=says, do=_kind_of(key) if key else ""
         ) from None
     assert isinstance(config, TrainConfig)
     return Settings(config, text, tuple(warnings))
@@ -91,6 +92,8 @@ def _unknown(given: Mapping[Any, Any], kind: type, prefix: str = "") -> Iterator
             yield dotted
         elif is_dataclass(hints[key]) and isinstance(hints[key], type) and isinstance(value, Mapping):
             yield from _unknown(value, hints[key], f"{dotted}.")
+        elif is_dataclass(hints[key]) and value is not None and not str(value).startswith("${"):
+            raise ConfigError(f"{dotted} is {value!r}, but it is a group of settings", do=f"{dotted}.<setting>=…")
 
 
 def _keys(kind: type, prefix: str = "") -> Iterator[str]:
@@ -99,6 +102,19 @@ def _keys(kind: type, prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{entry.name}"
         if is_dataclass(hints[entry.name]):
             yield from _keys(hints[entry.name], f"{prefix}{entry.name}.")
+
+
+def _kind_of(key: str) -> str:
+    """Say what a setting must be, as far down as the dataclasses know it."""
+    kind: Any = TrainConfig
+    known = ""
+    for part in key.replace("[", ".").split("."):
+        hints = get_type_hints(kind) if is_dataclass(kind) else {}
+        if part not in hints:
+            break
+        kind, known = hints[part], f"{known}.{part}".lstrip(".")
+    words = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+    return f"{known} is of type {words}"
 
 
 def _drop(tree: dict[Any, Any], key: str) -> None:
