@@ -48,7 +48,7 @@ def table(words: Words, vector: dict[str, Any], libero: dict[str, Any]) -> str:
     images, cameras = vector["null_images:8"]["1"], vector["mujoco:2"]
     rounds = libero["rounds"]
     factors = [a / b for a, b in zip(rounds["manyarms, once a chunk, fast"], rounds[SUBPROC], strict=True)]
-    on_libero = f"**{statistics.median(factors):.0f} ×** ({min(factors):.0f}–{max(factors):.0f})"
+    on_libero = f"**{statistics.median(factors):.0f} ×** ({min(factors):.0f}\u00a0–\u00a0{max(factors):.0f})"
 
     def times(peer: str) -> tuple[str, str]:
         handed = _rate(images, "manyarms") / _rate(images, peer)

@@ -102,6 +102,61 @@ def test_the_snippets_of_the_readmes_are_the_same_and_run(snippet: int, tmp_path
     assert done.returncode == 0, done.stderr
 
 
+#: Python blocks of the guides that cannot be run as they stand, and why: page and place on it.
+NOT_RUN = {
+    ("docs/coming_from/rlbench.md", 0): "RLBench's own code, to compare with",
+    ("docs/coming_from/rlbench.md", 1): "needs CoppeliaSim",
+    ("docs/rollouts.md", 1): "an outline of a policy",
+    ("docs/rollouts.md", 2): "needs a reward model",
+    ("docs/simulators/behavior.md", 0): "needs Isaac Sim",
+    (
+        "docs/simulators/libero.md",
+        0,
+    ): "needs LIBERO in an environment of the reader's; tests/integration/test_libero.py",
+    ("docs/simulators/rlbench.md", 0): "needs CoppeliaSim",
+}
+
+#: The same, sooner.
+_SOONER = {"runner.max_steps=80": 'runner.max_steps=1", "env.eval.episodes=4'}
+
+REFERENCE = REPOSITORY / "docs/reference"  # signatures, and examples of one line
+
+
+def documented_python() -> list[tuple[str, int]]:
+    """Return where the guides have Python: page and place on it."""
+    pages = [page for page in (REPOSITORY / "docs").rglob("*.md") if REFERENCE not in page.parents]
+    return [
+        (str(page.relative_to(REPOSITORY)), i) for page in sorted(pages) for i in range(len(blocks(page, "python")))
+    ]
+
+
+def run_python(code: str, folder: Path) -> None:
+    for long, short in _SOONER.items():
+        code = code.replace(long, short)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_run_is_still_there() -> None:
+    assert NOT_RUN.keys() <= set(documented_python())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "place"), [where for where in documented_python() if where not in NOT_RUN])
+def test_documented_python_runs(page: str, place: int, tmp_path: Path) -> None:
+    run_python(blocks(REPOSITORY / page, "python")[place], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_reference_run(tmp_path: Path) -> None:
+    """In their order: what one records, the next replays. Those that need files of the reader's or minutes are left."""
+    found = [code for code in blocks(REFERENCE / "api.md", "python") if re.match(r"(with )?manyarms\.", code)]
+    left = ("my_package", "checkpoints/", "manyarms.demo", "manyarms.train", "manyarms.watch")
+    run = [code for code in found if not any(word in code for word in left)]
+    assert len(run) == len(found) - len(left)
+    run_python("import manyarms\n" + "\n".join(run), tmp_path)
+
+
 def documented_commands() -> list[list[str]]:
     """Return the commands of every block that has some, in their order."""
     found = []
