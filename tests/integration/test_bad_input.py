@@ -205,7 +205,8 @@ def test_arguments_of_another_kind_are_refused(settings: Any, message: str) -> N
 
 
 def test_numbers_of_numpys_are_taken(tmp_path: Path) -> None:
-    played = manyarms.evaluate("gym/CartPole-v1", episodes=np.int64(1), num_envs=1, out=str(tmp_path / "one"))
+    settings: Any = {"episodes": np.int64(1), "num_envs": np.int32(1)}
+    played = manyarms.evaluate("gym/CartPole-v1", out=tmp_path / "one", **settings)
     assert len(played.results) == 1
 
 

@@ -116,7 +116,7 @@ class WatchedRun:
         passed = self._metrics.latest("session_seconds")
         return None if passed is None else max(0.0, limit - passed)
 
-    def _success(self, scores: Mapping[int, Score]) -> dict[str, Any] | None:
+    def _success(self, scores: dict[int, Score]) -> dict[str, Any] | None:
         """Return the last evaluation; where there is none, the success of the last update's episodes."""
         if scores:
             step, score = next(reversed(scores.items()))
