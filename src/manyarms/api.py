@@ -14,6 +14,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
+import numpy as np
+
 from manyarms.cli import bench as benching
 from manyarms.cli import check as checking
 from manyarms.cli import demo as showing_off
@@ -82,6 +84,8 @@ def _made(name: str, config: Callable[..., Config], args: Sequence[Any], kwargs:
 
 def _fitting(name: str, value: Any, hint: Any) -> Any:
     """Return a value as configs hold it."""
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Mapping):
         return tuple(_words(value))
     if isinstance(value, str) and hint in (Path, Path | None):
