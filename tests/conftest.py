@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -23,11 +25,40 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: children would ignore the Ctrl-C that tests send them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# On some virtual machines whose CPU says it has AMX, oneDNN's own code for it dies (SIGILL at `tilezero`) as soon as
+# PyTorch multiplies in bfloat16, and pytest with it. PyTorch reads this when it is imported, in children too.
+if Path("/proc/cpuinfo").is_file() and "amx_bf16" in Path("/proc/cpuinfo").read_text():
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: Types of models that there are golden tests for.
+_GOLDEN_KINDS = ("pi0", "openvla")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", type=Path, help="a folder laid out as those in tests/data/golden, to be checked too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--golden"):
+        golden_kind(config.getoption("--golden"))
+
+
+def golden_kind(folder: Path) -> str:
+    """Return the type of model a golden folder is of; one that no test would look at is an error."""
+    if not all((folder / file).is_file() for file in ("config.json", "oracle.npz")):
+        raise pytest.UsageError(f"--golden {folder} has no config.json and oracle.npz: it is no golden folder")
+    found = json.loads((folder / "config.json").read_text()).get("model_type")
+    if found not in _GOLDEN_KINDS:
+        raise pytest.UsageError(f"--golden {folder} is of {found!r}; known: {', '.join(_GOLDEN_KINDS)}")
+    return found
+
+
+def goldens(config: pytest.Config, ours: Path, kind: str) -> list[Path]:
+    """Return our golden folder, and the one given with --golden where it is of this kind."""
+    given = config.getoption("--golden")
+    return [ours, given] if given and golden_kind(given) == kind else [ours]
 
 
 @pytest.fixture

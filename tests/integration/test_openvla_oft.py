@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from conftest import goldens
 from manyarms import cli
 from manyarms.algorithms.config import AlgorithmConfig
 from manyarms.cli import eval as evaluation
@@ -26,10 +27,10 @@ from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.samples import Samples
 from manyarms.learning.settings import load
 from manyarms.learning.training import train
-from manyarms.policies.openvla_oft.fast import FusedNetwork
+from manyarms.policies.openvla_oft.fast import FusedNetwork, _adapted
 from manyarms.policies.openvla_oft.folder import OftFolder, load_part
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
-from manyarms.policies.openvla_oft.model import Sequence, text_ids
+from manyarms.policies.openvla_oft.model import STOP_TOKEN, Sequence, text_ids
 from manyarms.policies.openvla_oft.policy import OpenVlaOftPolicy
 from manyarms.policies.transforms import MaskedQuantile
 from manyarms.simulators.base import Field
@@ -59,7 +60,7 @@ class Oracle:
         load_part(self.projector, state, "state")
         first, bins = self.folder.config.first_action_token, self.folder.config.n_action_bins
         self.tokens = TokenHead(self.network.language_model.lm_head, first, bins, (chunk, width), 1.0)
-        self.scale = MaskedQuantile(self.folder.statistics("libero_spatial")[1]["action"])
+        self.scale = MaskedQuantile(self.folder.statistics(None)[1]["action"])
 
     @torch.inference_mode()
     def features(
@@ -80,10 +81,7 @@ class Oracle:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Check our golden folder, and the one that is named on the command line where it is an OpenVLA's."""
     if "oracle" in metafunc.fixturenames:
-        named = metafunc.config.getoption("--golden")
-        config = named / "config.json" if named else GOLDEN / "none"
-        fits = config.is_file() and json.loads(config.read_text()).get("model_type") == "openvla"
-        folders = [GOLDEN, named] if fits else [GOLDEN]
+        folders = goldens(metafunc.config, GOLDEN, "openvla")
         metafunc.parametrize("oracle", folders, indirect=True, ids=[folder.name for folder in folders], scope="module")
 
 
@@ -146,6 +144,49 @@ def test_fused_layers_compute_the_same_and_give_their_matrices_back(oracle: Orac
     assert len({t.untyped_storage().data_ptr() for t in after.values()}) == len(after)
 
 
+def test_fused_layers_compute_the_same_with_adapters_that_learn(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", lora_rank=4, lora_alpha=8)
+    network, inputs = policy.network, policy._senses(observed(3), CPU)
+    assert policy.state_projector is not None
+    assert inputs.state is not None
+    assert FusedNetwork.fits(network)
+    held = sum(parameter.numel() for parameter in network.parameters())
+    with torch.inference_mode():
+        fused = FusedNetwork(network, compiled=False)
+        given = (inputs.pixels, inputs.sequence, policy.state_projector(inputs.state))
+        first = network(*given)
+        torch.testing.assert_close(fused(*given), first, atol=2e-6, rtol=1e-5)
+    with torch.no_grad():  # as if they had learnt something
+        for name, parameter in network.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)), alpha=0.02)
+    with torch.inference_mode():
+        wanted = network(*given)
+        assert (wanted - first).abs().max() > 1e-2
+        torch.testing.assert_close(fused(*given), wanted, atol=2e-5, rtol=1e-4)
+    places = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in network.parameters()}
+    assert sum(places.values()) == 4 * held, "views, not copies"
+    fused.release()
+    with torch.inference_mode():
+        torch.testing.assert_close(network(*given), wanted, atol=0, rtol=0)
+    other = network.layers[1].mlp
+    other.down_proj = other.down_proj.base_layer
+    assert not FusedNetwork.fits(network), "an adapter is on all or on none"
+
+
+def test_small_steps_of_adapters_are_not_rounded_away_beside_weights_of_bfloat16(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", lora_rank=4, precision="bf16")
+    layer = policy.network.layers[0]
+    with torch.no_grad():
+        layer.mlp.down_proj.lora_B["default"].weight.fill_(1e-6)
+    fused = FusedNetwork(policy.network, compiled=False)
+    matrix = fused._layers[0].down
+    x = torch.ones(1, matrix.weight.shape[1], dtype=torch.bfloat16)
+    wanted = layer.mlp.down_proj.lora_A["default"].weight.detach().sum() * 1e-6 * layer.mlp.down_proj.scaling["default"]
+    assert wanted.abs() > 0
+    torch.testing.assert_close(_adapted(x, matrix), wanted.expand(1, len(matrix.weight)), rtol=1e-4, atol=0)
+
+
 def test_transformers_finds_the_network_by_its_config(oracle: Oracle) -> None:
     from transformers import AutoModel
 
@@ -175,8 +216,23 @@ def test_a_policy_gives_what_its_network_makes_of_what_it_sees(golden: Path) -> 
 
 
 @pytest.mark.parametrize("head", ["l1", "tokens"])
+def test_a_checkpoint_acts_without_noise_unless_it_is_told_to_explore(golden: Path, head: str) -> None:
+    observations = observed(3)
+    later = replace(observations, steps=observations.steps + 1)
+    plain, best, drawn = (
+        policy_of(golden, **STATE, head=head, **options) for options in ({}, {"sample": False}, {"sample": True})
+    )
+    np.testing.assert_array_equal(plain.act(observations).actions[""], best.act(observations).actions[""])
+    np.testing.assert_array_equal(plain.act(observations).actions[""], plain.act(later).actions[""])
+    assert not np.array_equal(drawn.act(observations).actions[""], drawn.act(later).actions[""])
+    assert (plain.explores, drawn.explores) == (False, True)
+    with pytest.raises(ConfigError, match="draws nothing"):
+        Learner(plain, AlgorithmConfig(adv_type="grpo", loss_type="actor", group_size=2))
+
+
+@pytest.mark.parametrize("head", ["l1", "tokens"])
 def test_a_batch_of_different_prompts_is_as_one_by_one(golden: Path, head: str) -> None:
-    policy = policy_of(golden, **STATE, head=head)
+    policy = policy_of(golden, **STATE, head=head, sample=True)
     everyone = observed(5)
     lengths = [len(policy._senses._prompts(text)) for text in everyone.texts]
     assert len(set(lengths)) == 3, "or nothing is ragged"
@@ -188,7 +244,7 @@ def test_a_batch_of_different_prompts_is_as_one_by_one(golden: Path, head: str) 
 
 
 def test_what_a_row_gets_does_not_depend_on_its_neighbours_bit_for_bit(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", deterministic=True, batch_size=4, value_head=True)
+    policy = policy_of(golden, **STATE, head="tokens", sample=True, deterministic=True, batch_size=4, value_head=True)
     everyone = observed(6)
     together = policy.act(everyone)
     for index in ([2], [5, 0, 3]):
@@ -227,7 +283,7 @@ def test_any_width_chunk_and_number_of_images(
 ) -> None:
     folder = made(tmp_path / "made", width, regression=regression, num_action_chunks=chunk)
     spec = replace(SPEC, actions={"": Field((width,), "float32", -1.0, 1.0)})
-    policy = policy_of(folder, spec, num_images=images, value_head=True, value_type="action_level")
+    policy = policy_of(folder, spec, num_images=images, sample=True, value_head=True, value_type="action_level")
     observations = observed(2, spec=spec)
     chunked = policy.act(observations)
     assert chunked.actions[""].shape == chunked.extras["log_probs"].shape == (2, chunk, width)
@@ -239,12 +295,34 @@ def test_any_width_chunk_and_number_of_images(
     assert not np.array_equal(policy.act(changed).extras["log_probs"], chunked.extras["log_probs"]), "it looks at all"
 
 
+def test_without_a_stop_token_actions_stand_last(golden: Path) -> None:
+    everyone = observed(5)
+    policy, other = (policy_of(golden, **STATE, head="tokens", stop_token=stop) for stop in (True, False))
+    longer, shorter = (one._senses.sequence(everyone.texts, CPU) for one in (policy, other))
+    assert longer.ids.shape[1] == shorter.ids.shape[1] + 1
+    assert (longer.ids == STOP_TOKEN).sum() == 5
+    assert not (shorter.ids == STOP_TOKEN).any()
+    found = other.act(everyone)
+    assert not np.array_equal(found.extras["log_probs"], policy.act(everyone).extras["log_probs"])
+    for row in range(5):  # ragged: what only fills up is seen by nobody
+        alone = other.act(everyone.rows([row]))
+        np.testing.assert_allclose(alone.extras["log_probs"][0], found.extras["log_probs"][row], atol=1e-4)
+    with torch.inference_mode():
+        inputs = other._senses(everyone, CPU)
+        assert other.state_projector is not None
+        assert inputs.state is not None
+        given = (inputs.pixels, inputs.sequence, other.state_projector(inputs.state))
+        plain = other.network(*given)
+        fused = FusedNetwork(other.network, compiled=False)(*given)
+    torch.testing.assert_close(fused, plain, atol=2e-6, rtol=1e-5)
+
+
 # -- learning ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", ["l1", "tokens"])
 def test_recomputed_log_probabilities_are_the_rollouts(golden: Path, head: str) -> None:
-    policy = policy_of(golden, **STATE, head=head, value_head=True, deterministic=True, batch_size=4)
+    policy = policy_of(golden, **STATE, head=head, sample=True, value_head=True, deterministic=True, batch_size=4)
     observations = observed(6)
     chunk = policy.act(observations)
     policy.train()
@@ -284,7 +362,7 @@ def decisions(policy: OpenVlaOftPolicy, count: int = 6) -> Samples:
     ("options", "lr"), [({"head": "l1"}, 1e-5), ({"head": "tokens"}, 1e-4), ({"head": "tokens", "lora_rank": 4}, 1e-3)]
 )
 def test_a_step_of_ppo_lowers_the_loss_on_its_batch(golden: Path, options: dict[str, Any], lr: float) -> None:
-    policy = policy_of(golden, **STATE, **options, value_head=True, gradient_checkpointing=True)
+    policy = policy_of(golden, **STATE, **options, sample=True, value_head=True, gradient_checkpointing=True)
     algorithm = AlgorithmConfig(update_epoch=1, logprob_type="token_level")
     learner = Learner(policy, algorithm, OptimConfig(lr=lr), LearnerConfig(6))
     batch = decisions(policy)
@@ -298,7 +376,7 @@ def test_a_step_of_ppo_lowers_the_loss_on_its_batch(golden: Path, options: dict[
 
 
 def test_adapters_begin_at_nothing_and_are_all_that_is_saved(golden: Path, tmp_path: Path) -> None:
-    options = {**STATE, "head": "tokens", "deterministic": True, "batch_size": 6}
+    options = {**STATE, "head": "tokens", "sample": True, "deterministic": True, "batch_size": 6}
     plain = policy_of(golden, **options)
     policy = policy_of(golden, **options, lora_rank=4)
     np.testing.assert_array_equal(policy.act(observed(6)).actions[""], plain.act(observed(6)).actions[""])
@@ -311,7 +389,7 @@ def test_adapters_begin_at_nothing_and_are_all_that_is_saved(golden: Path, tmp_p
 
 def test_a_twin_shares_the_weights_and_acts_otherwise(golden: Path) -> None:
     options = {**STATE, "model_path": str(golden), "prompt_length": 96}
-    policy = policy_of(golden, **STATE)
+    policy = policy_of(golden, **STATE, sample=True)
     twin = policy.twin(SPEC, {**options, "sample": False, "deterministic": True, "batch_size": 4})
     assert [p.data_ptr() for p in twin.parameters()] == [p.data_ptr() for p in policy.parameters()]
     np.testing.assert_array_equal(twin.act(observed(2)).actions[""], twin.act(observed(2)).actions[""])
@@ -321,7 +399,7 @@ def test_a_twin_shares_the_weights_and_acts_otherwise(golden: Path) -> None:
 
 
 def test_in_bf16_all_weights_learn_in_float32(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", precision="bf16", value_head=True)
+    policy = policy_of(golden, **STATE, head="tokens", sample=True, precision="bf16", value_head=True)
     assert {p.dtype for p in policy.network.parameters()} == {torch.bfloat16}
     acted = policy.act(observed(3)).extras["log_probs"]
     learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(lr=1e-6), LearnerConfig(3))
@@ -334,7 +412,7 @@ def test_in_bf16_all_weights_learn_in_float32(golden: Path) -> None:
 
 
 def test_in_bf16_adapters_learn_in_float32_beside_weights_that_stay(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", precision="bf16", lora_rank=4)
+    policy = policy_of(golden, **STATE, head="tokens", sample=True, precision="bf16", lora_rank=4)
     policy.prepare_to_learn()
     kinds = {(parameter.requires_grad, parameter.dtype) for parameter in policy.network.parameters()}
     assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
@@ -410,6 +488,8 @@ def test_training_runs_and_its_checkpoint_evaluates_to_the_same(
     logged = lines(result.folder)
     assert all(np.isfinite(value) for line in logged for value in line.values())
     assert logged[1]["actor/ratio"] == pytest.approx(1.0, abs=0.2)
+    recipe = json.loads((result.folder / "checkpoints" / "global_step_2" / "policy.json").read_text())
+    assert recipe["options"]["sample"], "training explores"
     checkpoint = result.folder / "checkpoints" / "global_step_2"
     names = load_file(checkpoint / "model.safetensors")
     base = "network.language_model.model.embed_tokens.weight"

@@ -9,15 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from conftest import golden_kind
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import inspect
 from manyarms.policies.openvla_oft.folder import OftFolder
 from manyarms.simulators.base import Field
-from oft import SPEC, STATE, golden_with_tokenizer, policy_of
+from oft import GOLDEN, SPEC, STATE, golden_with_tokenizer, observed, policy_of
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +171,44 @@ def test_shards_are_read_as_one_and_a_lost_one_is_named(golden: Path, tmp_path: 
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ConfigError, match="model-00002-of-00002"):
         OftFolder(folder)
+
+
+def test_a_golden_folder_that_nothing_would_check_is_an_error(tmp_path: Path) -> None:
+    assert golden_kind(GOLDEN) == "openvla"
+    for content, says in (
+        (None, "is no golden folder"),
+        ('{"model_type": "bert"}', "is of 'bert'; known: pi0, openvla"),
+    ):
+        if content:
+            (tmp_path / "config.json").write_text(content)
+            (tmp_path / "oracle.npz").touch()
+        with pytest.raises(pytest.UsageError, match=says):
+            golden_kind(tmp_path)
+
+
+def test_statistics_inside_the_config_will_do(golden: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "inside"
+    shutil.copytree(golden, folder)
+    statistics = folder / "dataset_statistics.json"
+    config = json.loads((folder / "config.json").read_text()) | {"norm_stats": json.loads(statistics.read_text())}
+    (folder / "config.json").write_text(json.dumps(config))
+    statistics.unlink()
+    found = policy_of(folder, **STATE).act(observed(2)).actions[""]
+    np.testing.assert_array_equal(found, policy_of(golden, **STATE).act(observed(2)).actions[""])
+    assert not inspect(folder).problems
+    with pytest.raises(ConfigError, match=r"config\.json has no statistics for 'bridge'"):
+        policy_of(folder, **{**STATE, "unnorm_key": "bridge"})
+
+
+def test_liberos_own_fields_need_no_option_state(golden: Path) -> None:
+    sizes = {"robot0_joint_pos": 7, "robot0_eef_pos": 3, "robot0_gripper_qpos": 2, "object-state": 70, "state": 8}
+    cameras = {name: field for name, field in SPEC.observations.items() if field.camera}
+    numbers = {name: Field((size,)) for name, size in sizes.items()}
+    policy = policy_of(golden, replace(SPEC, observations={**cameras, **numbers}))
+    assert policy.reads == ("front_rgb", "wrist_rgb", "state")
+    numbers["state"] = Field((9,))
+    with pytest.raises(ConfigError, match="state has 8 numbers, these have 91"):
+        policy_of(golden, replace(SPEC, observations={**cameras, **numbers}))
 
 
 def test_inspection_tells_what_a_folder_is_and_what_is_wrong_with_it(golden: Path, tmp_path: Path) -> None:

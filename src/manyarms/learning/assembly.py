@@ -112,6 +112,7 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
         "seed": config.actor.seed,
         "device": ranks.device,
         "precision": model.precision,
+        "sample": True,
         "deterministic": rollout.deterministic,
         "batch_size": rollout.batch_size or stage,
         **({"value_head": True, "value_type": config.algorithm.reward_type} if config.value_head else {}),

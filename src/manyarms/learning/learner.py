@@ -228,7 +228,8 @@ def _check_fit(
     """Refuse what cannot work together, or would do nothing."""
     if not policy.explores:
         raise ConfigError(
-            "this policy draws nothing whose probability it could tell", do="give it noise (pi0: noise: flow_sde)"
+            "this policy draws nothing whose probability it could tell",
+            do="let it explore (pi0: noise: flow_sde; openvla_oft: sample: true)",
         )
     if algorithm.loss_type == "actor_critic" and policy.value is None:
         raise ConfigError("an actor-critic loss needs a policy with a value head", do="value_head: true")

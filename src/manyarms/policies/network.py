@@ -198,8 +198,11 @@ def _to_unit(field: Field) -> tuple[np.ndarray, np.ndarray]:
     return ((low + high) / 2.0).astype(np.float32), np.maximum((high - low) / 2.0, 1e-6).astype(np.float32)
 
 
-def state_names(spec: Spec, wanted: Sequence[str] = ()) -> list[str]:
-    """Return the fields that are numbers: those asked for, else all that are no images and no answers."""
+def state_names(spec: Spec, wanted: Sequence[str] = (), width: int | None = None) -> list[str]:
+    """Return the fields that are numbers: those asked for, else all that are no images and no answers.
+
+    Where all together are not `width` numbers but those of a field named ``state`` are, it is that field alone.
+    """
     if wanted:
         missing = [name for name in wanted if name not in spec.observations]
         if missing:
@@ -207,11 +210,14 @@ def state_names(spec: Spec, wanted: Sequence[str] = ()) -> list[str]:
                 f"there is no observation {missing[0]!r}", do=f"choose from {', '.join(spec.observations)}"
             )
         return list(wanted)
-    return [
+    names = [
         name
         for name, field in spec.observations.items()
         if not field.camera and name != "expert_action" and np.dtype(field.dtype).kind in "biuf"
     ]
+    sizes = {name: int(np.prod(spec.observations[name].shape)) for name in names}
+    alone = width is not None and sum(sizes.values()) != width == sizes.get("state")
+    return ["state"] if alone else names
 
 
 def image_names(spec: Spec) -> list[str]:

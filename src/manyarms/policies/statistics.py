@@ -72,7 +72,11 @@ def load_dataset_statistics(path: str | Path, key: str) -> dict[str, FieldStatis
     A dataset that is only there as ``<key>_no_noops`` is found under its plain name too.
     """
     path = _inside(path, DATASET_STATISTICS)
-    content = _read(path)
+    return dataset_statistics(_read(path), key, path)
+
+
+def dataset_statistics(content: Mapping[str, Any], key: str, path: Path) -> dict[str, FieldStatistics]:
+    """Read one dataset of what ``dataset_statistics.json`` holds; `path` is where that was found, for errors."""
     chosen = content.get(key, content.get(f"{key}_no_noops"))
     if not isinstance(chosen, dict):
         raise ConfigError(

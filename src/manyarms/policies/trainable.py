@@ -122,6 +122,12 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def placed(device: str | None, precision: str | None) -> tuple[str, str]:
+    """Return where a large model lies and in what precision, where options leave it open: a GPU's, in bf16."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return device, precision or ("bf16" if device.startswith("cuda") else "fp32")
+
+
 def configured(kind: type[Config], options: Mapping[str, Any], policy: str) -> Config:
     """Make a config of options as the command line and YAML give them; `policy` is whose they are, in words."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
@@ -131,4 +137,4 @@ def configured(kind: type[Config], options: Mapping[str, Any], policy: str) -> C
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
 
 
-__all__ = ["TrainablePolicy", "configured", "seeded"]
+__all__ = ["TrainablePolicy", "configured", "placed", "seeded"]

@@ -9,7 +9,7 @@ from manyarms.errors import ConfigError
 _CHOICES = {
     "head": ("auto", "l1", "tokens"),
     "gripper": ("auto", "sign", "raw"),
-    "precision": ("fp32", "bf16"),
+    "precision": (None, "fp32", "bf16"),
     "value_type": ("chunk_level", "action_level"),
 }
 
@@ -29,13 +29,15 @@ class OftConfig:
     num_images: int | None = None
     """How many of them, where they are not named; default: what the checkpoint says, else two if there are so many."""
     state: tuple[str, ...] = ()
-    """Fields that are its proprioception, in this order; default: all numbers, where their count is the right one."""
+    """Fields that are its proprioception, in this order; default: all numbers, or `state`, whichever has the width."""
     proprio: bool = True
     """Tell it the state, where the checkpoint has a projector for it."""
     upside_down: bool = False
     """Turn images by 180°, as LIBERO's were for training."""
     crop_area: float = 0.9
-    """How much of an image is kept: its middle. 1.0 for a checkpoint trained without augmentation."""
+    """How much of an image is kept: its middle. 1.0 for a checkpoint trained without augmentation, and for RLinf's."""
+    stop_token: bool = True
+    """Put the stop token after the actions' slots, as OFT does; RLinf's checkpoints were trained without."""
     gripper: str = "auto"
     """sign: 0..1 becomes -1 (open) or 1 (closed); raw: as it is; auto: sign where the statistics are LIBERO's."""
     head: str = "auto"
@@ -44,8 +46,8 @@ class OftConfig:
     """Actions a decision; default: what the checkpoint says, else 8. It is that of training."""
     action_dim: int | None = None
     """Numbers an action; default: what the checkpoint says, else the simulator's."""
-    sample: bool = True
-    """Draw actions; False: take the most likely."""
+    sample: bool = False
+    """Draw actions, as training does to explore; False: take the most likely, as the original acts."""
     temperature: float = 1.6
     """Of the token head, where actions are drawn."""
     log_scale: float = -2.5
@@ -61,8 +63,8 @@ class OftConfig:
     """Default: half the rank, at most 16."""
     gradient_checkpointing: bool = False
     """Compute layers a second time when learning, instead of keeping what they held."""
-    precision: str = "fp32"
-    """fp32, or bf16: weights too, but for heads and adapters; all weights learn in fp32 and compute in bf16."""
+    precision: str | None = None
+    """fp32, or bf16: weights too, but for heads and adapters; all weights learn in fp32. Default: bf16 on a GPU."""
     fast: bool = True
     """On a GPU, in one process: fused and compiled layers, CUDA graphs. Last bits differ from those of learning."""
     deterministic: bool = False
@@ -73,12 +75,14 @@ class OftConfig:
     """Tokens that prompts are padded to, where it is deterministic."""
     seed: int = 0
     """Of new weights and of the noise."""
-    device: str = "cpu"
+    device: str | None = None
+    """cpu or cuda; default: cuda where there is one."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
+                known = ", ".join(choice for choice in choices if choice)
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {known}")
         if self.deterministic and self.batch_size < 1:
             raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
         for name in ("chunk", "action_dim", "num_images"):

@@ -1,6 +1,7 @@
 """The same network faster on a GPU: fused layers, compiled, and whole passes replayed as CUDA graphs.
 
 Weights are not copied: matrices that multiply the same input are put side by side, and the network's own become views.
+Adapters stay beside them: put into weights of bfloat16, small steps of what they learn would be rounded away.
 """
 
 from __future__ import annotations
@@ -47,15 +48,34 @@ class FastPass:
         self._fused = self._replayed = None
 
 
+class _Adapter(NamedTuple):
+    """What LoRA adds to a product: scale · up · down · x."""
+
+    down: Tensor  # [rank, inputs]
+    up: Tensor  # [outputs, rank]
+    scale: float
+
+
+class _Matrix(NamedTuple):
+    """Matrices side by side, and the adapters of each: of all, or of none."""
+
+    weight: Tensor
+    adapters: tuple[_Adapter, ...] = ()
+
+    def split(self, row: int) -> tuple[_Matrix, _Matrix]:
+        """Return the first of the matrices, which ends at `row`, and the others."""
+        return _Matrix(self.weight[:row], self.adapters[:1]), _Matrix(self.weight[row:], self.adapters[1:])
+
+
 class _Layer(NamedTuple):
     """Weights of a layer of the language model."""
 
     norm1: Tensor
-    qkv: Tensor
-    out: Tensor
+    qkv: _Matrix
+    out: _Matrix
     norm2: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: _Matrix
+    down: _Matrix
     heads: int
     epsilon: float
 
@@ -74,10 +94,12 @@ class FusedNetwork:
 
     @staticmethod
     def fits(network: OpenVlaModel) -> bool:
-        """Tell whether a network's layers are plain: without adapters, and with as many keys as queries."""
+        """Tell whether a network's layers are plain, but for adapters on all or none, with as many keys as queries."""
         text = network.config.text_config
-        linear = [layer.self_attn.q_proj for layer in network.layers]
-        plain = all(type(part) is nn.Linear and part.bias is None for part in linear)
+        parts = [part for layer in network.layers for part in _parts(layer)]
+        plain = all(type(_base(part)) is nn.Linear and _base(part).bias is None for part in parts)
+        adapted = {tuple(getattr(part, "active_adapters", ())) for part in parts}
+        plain = plain and len(adapted) == 1 and len(adapted.pop()) <= 1
         return plain and text.num_key_value_heads == text.num_attention_heads and text.hidden_act == "silu"
 
     def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
@@ -95,17 +117,21 @@ class FusedNetwork:
     def _layer(self, hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None) -> None:
         """Add what a layer makes of `hidden` to it: the products do so themselves, and no sum is written by itself."""
         flat = hidden.flatten(0, 1)
-        x = functional.linear(self._norm(flat, w.norm1, w.epsilon), w.qkv).unflatten(0, hidden.shape[:2])
+        x = _product(self._norm(flat, w.norm1, w.epsilon), w.qkv).unflatten(0, hidden.shape[:2])
         query, key = self._rotated(x, cos, sin, w.heads)
         value = _by_head(x.chunk(3, -1)[2], w.heads)
         seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        flat.addmm_(seen.transpose(1, 2).reshape(len(flat), -1), w.out.t())
+        _add_product(flat, seen.transpose(1, 2).reshape(len(flat), -1), w.out)
         x = self._norm(flat, w.norm2, w.epsilon)
-        if self._swiglu is not None and x.is_cuda and x.dtype == torch.bfloat16 and len(x) >= _MANY_TOKENS:
-            x = self._swiglu(x, w.gate_up)
+        if self._swiglu is not None and self._swiglu_pays(x, w.gate_up):
+            x = self._swiglu(x, w.gate_up.weight)
         else:
-            x = self._gated(functional.linear(x, w.gate_up))
-        flat.addmm_(x, w.down.t())
+            x = self._gated(_product(x, w.gate_up))
+        _add_product(flat, x, w.down)
+
+    @staticmethod
+    def _swiglu_pays(x: Tensor, matrix: _Matrix) -> bool:
+        return x.is_cuda and x.dtype == torch.bfloat16 and len(x) >= _MANY_TOKENS and not matrix.adapters
 
     def _features(self, pixels: Tensor) -> Tensor:
         """Run both vision transformers at the same time: for few images, neither fills the GPU."""
@@ -134,33 +160,74 @@ class FusedNetwork:
     def release(self) -> None:
         """Make the network's matrices its own again."""
         for layer in self._network.layers:
-            attention, mlp = layer.self_attn, layer.mlp
+            query, key, value, _, gate, up, _ = map(_base, _parts(layer))
             with torch.inference_mode(False):
-                for part in (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj):
+                for part in (query, key, value, gate, up):
                     part.weight.data = part.weight.data.clone()
 
 
 def _fused(layer: Any) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
+    query, key, value, out, gate, up, down = _parts(layer)
     return _Layer(
         layer.input_layernorm.weight,
-        _side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
-        attention.o_proj.weight,
+        _side_by_side(query, key, value),
+        _side_by_side(out),
         layer.post_attention_layernorm.weight,
-        _side_by_side(mlp.gate_proj, mlp.up_proj),
-        mlp.down_proj.weight,
-        attention.config.num_attention_heads,
+        _side_by_side(gate, up),
+        _side_by_side(down),
+        layer.self_attn.config.num_attention_heads,
         layer.input_layernorm.variance_epsilon,
     )
 
 
-def _side_by_side(*parts: nn.Linear) -> Tensor:
-    """Put matrices into one, of which they become views."""
+def _parts(layer: Any) -> tuple[Any, ...]:
+    """Return the linear parts of a layer: query, key, value, out, gate, up, down."""
+    attention, mlp = layer.self_attn, layer.mlp
+    inputs = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+    return (*inputs, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+
+
+def _base(part: Any) -> Any:
+    """Return a linear part without its adapter."""
+    return getattr(part, "base_layer", part)
+
+
+def _side_by_side(*parts: Any) -> _Matrix:
+    """Put matrices into one, of which they become views; one by itself is left where it lies."""
+    plain = [_base(part) for part in parts]
+    adapters = tuple(_adapter(part) for part in parts if part is not _base(part))
+    if len(plain) == 1:
+        return _Matrix(plain[0].weight, adapters)
     with torch.inference_mode(False):  # or nothing could be learnt with these weights any more
-        joined = torch.cat([part.weight.data for part in parts])
-        for part, view in zip(parts, joined.split([len(part.weight) for part in parts]), strict=True):
+        joined = torch.cat([part.weight.data for part in plain])
+        for part, view in zip(plain, joined.split([len(part.weight) for part in plain]), strict=True):
             part.weight.data = view
-    return joined
+    return _Matrix(joined, adapters)
+
+
+def _adapter(part: Any) -> _Adapter:
+    """Return the weights of an adapter themselves: what they learn is seen at once."""
+    (name,) = part.active_adapters
+    return _Adapter(part.lora_A[name].weight, part.lora_B[name].weight, part.scaling[name])
+
+
+def _product(x: Tensor, matrix: _Matrix) -> Tensor:
+    found = functional.linear(x, matrix.weight)
+    return (found + _adapted(x, matrix)).to(x.dtype) if matrix.adapters else found
+
+
+def _add_product(total: Tensor, x: Tensor, matrix: _Matrix) -> None:
+    """Add a product to `total`, without writing it by itself."""
+    total.addmm_(x, matrix.weight.t())
+    if matrix.adapters:
+        total.add_(_adapted(x, matrix))
+
+
+def _adapted(x: Tensor, matrix: _Matrix) -> Tensor:
+    """Return what adapters add, in their own precision."""
+    wide = x.to(matrix.adapters[0].down.dtype)
+    parts = [functional.linear(functional.linear(wide, a.down), a.up) * a.scale for a in matrix.adapters]
+    return torch.cat(parts, -1)
 
 
 def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -194,17 +261,18 @@ def _last_layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tenso
     """As `_layer`, for some tokens only: nobody reads what the others become."""
     width = hidden.shape[-1]
     x = _norm(hidden, w.norm1, w.epsilon)
-    key, value = (_by_head(part, w.heads) for part in functional.linear(x, w.qkv[width:]).chunk(2, -1))
-    query = _by_head(functional.linear(picked(x, places), w.qkv[:width]), w.heads)
+    first, others = w.qkv.split(width)
+    key, value = (_by_head(part, w.heads) for part in _product(x, others).chunk(2, -1))
+    query = _by_head(_product(picked(x, places), first), w.heads)
     query, key = _turned(query, cos[0][places], sin[0][places]), _turned(key, cos, sin)
     seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return _rest(picked(hidden, places), w, seen)
 
 
 def _rest(hidden: Tensor, w: _Layer, seen: Tensor) -> Tensor:
-    hidden = hidden + functional.linear(seen.transpose(1, 2).flatten(2), w.out)
-    gated = _gated(functional.linear(_norm(hidden, w.norm2, w.epsilon), w.gate_up))
-    return hidden + functional.linear(gated, w.down)
+    hidden = hidden + _product(seen.transpose(1, 2).flatten(2), w.out)
+    gated = _gated(_product(_norm(hidden, w.norm2, w.epsilon), w.gate_up))
+    return hidden + _product(gated, w.down)
 
 
 def _swiglu() -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -232,7 +300,8 @@ class Replayed:
     def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
         """Return what `forward` would; the tensor is valid until the next call."""
         rows = len(pixels)
-        key = (_bucket(rows), sequence.ids.shape[1], sequence.slots, sequence.ragged, pixels.shape[1:], state is None)
+        laid_out = (sequence.ids.shape[1], sequence.slots, sequence.ragged, sequence.stop)
+        key = (_bucket(rows), *laid_out, pixels.shape[1:], state is None)
         if key not in self._graphs:
             if len(self._graphs) >= _MOST_GRAPHS:
                 return self._forward(pixels, sequence, state)
@@ -258,7 +327,7 @@ class _Graph:
     ) -> None:
         self._pixels = _grown(pixels, rows)
         self._sequence = Sequence(
-            _grown(sequence.ids, rows), _grown(sequence.lengths, rows), sequence.slots, sequence.ragged
+            _grown(sequence.ids, rows), _grown(sequence.lengths, rows), sequence.slots, sequence.ragged, sequence.stop
         )
         self._state = None if state is None else _grown(state, rows)
         inputs = (self._pixels, self._sequence, self._state)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder, Fit, fit, read_json
 from manyarms.policies.openvla_oft.model import OpenVlaConfig, OpenVlaModel, config_from
-from manyarms.policies.statistics import DATASET_STATISTICS, FieldStatistics, load_dataset_statistics
+from manyarms.policies.statistics import DATASET_STATISTICS, FieldStatistics, dataset_statistics
 
 _HEAD = "action_head"
 _STATE = "proprio_projector"
@@ -88,16 +88,27 @@ class OftFolder:
 
     def statistics(self, key: str | None) -> tuple[str, dict[str, FieldStatistics]]:
         """Return a dataset's name and statistics; without a key, those of the only one there is."""
-        path = self.path / DATASET_STATISTICS
+        path, known = self._statistics()
         if key is None:
-            known = list(read_json(path))
             if len(known) != 1:
                 raise ConfigError(
                     f"unnorm_key is not given, but {path} has {len(known)} datasets",
                     do=f"choose from {', '.join(known)}",
                 )
-            key = known[0]
-        return key, load_dataset_statistics(path, key)
+            key = next(iter(known))
+        return key, dataset_statistics(known, key, path)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets there are statistics of."""
+        return list(self._statistics()[1])
+
+    def _statistics(self) -> tuple[Path, dict[str, Any]]:
+        """Return statistics by dataset and their file: one of its own, else ``norm_stats`` of ``config.json``."""
+        path, inside = self.path / DATASET_STATISTICS, self.setting("norm_stats")
+        if not path.is_file() and isinstance(inside, dict) and inside:
+            return self.path / "config.json", inside
+        return path, read_json(path)
 
 
 def load_part(module: nn.Module, weights: Mapping[str, Tensor], where: str, own: tuple[str, ...] = ()) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyarms.errors import ConfigError
-from manyarms.policies.checkpoints import CheckpointFolder, Inspection, read_json
+from manyarms.policies.checkpoints import CheckpointFolder, Inspection
 from manyarms.policies.statistics import DATASET_STATISTICS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _heads(folder: OftFolder) -> list[tuple[str, str]]:
 
 
 def _datasets(folder: OftFolder) -> list[tuple[str, str]]:
-    known = list(read_json(folder.path / DATASET_STATISTICS))
+    known = folder.datasets
     widths = [len(folder.statistics(key)[1]["action"].need("q01", "q99")[0]) for key in known]
     return [("statistics", ", ".join(f"{key} ({width} numbers)" for key, width in zip(known, widths, strict=True)))]
 
@@ -99,6 +99,5 @@ def _advice(folder: OftFolder, problems: list[str]) -> Iterator[str]:
     if any("weights" in problem for problem in problems):
         yield "the weights and config.json are of different models: get both from the same place"
     if not problems:
-        key: Any = next(iter(read_json(folder.path / DATASET_STATISTICS)))
-        options = f"model_path={folder.path} unnorm_key={key} precision=bf16 device=cuda"
+        options = f"model_path={folder.path} unnorm_key={folder.datasets[0]}"
         yield f"manyarms eval SIMULATOR --policy openvla_oft --policy-options {options}"

@@ -45,21 +45,26 @@ class OpenVlaConfig(PretrainedConfig):
 class Sequence:
     """Rows of what the language model reads after the images, as `text_ids` lays them out."""
 
-    ids: Tensor  # [rows, longest prompt + slots + 1], -1 where an action's slot or padding is
+    ids: Tensor  # [rows, longest prompt + slots + stop], -1 where an action's slot or padding is
     lengths: Tensor  # [rows], tokens of each prompt
     slots: int
     """Numbers of a chunk: actions times their width."""
     ragged: bool
     """Whether some prompts are shorter than the longest."""
+    stop: bool = True
+    """Whether a stop token stands after the actions."""
 
 
-def text_ids(prompts: list[list[int]], slots: int, longest: int | None = None) -> tuple[Tensor, Tensor]:
+def text_ids(
+    prompts: list[list[int]], slots: int, longest: int | None = None, *, stop: bool = True
+) -> tuple[Tensor, Tensor]:
     """Lay out prompts, slots of actions and the stop token in rows, each from the left; return ids and lengths."""
     width = longest or max(map(len, prompts))
-    ids = torch.full((len(prompts), width + slots + 1), -1, dtype=torch.int64)
+    ids = torch.full((len(prompts), width + slots + stop), -1, dtype=torch.int64)
     for row, prompt in zip(ids, prompts, strict=True):
         row[: len(prompt)] = torch.tensor(prompt)
-        row[len(prompt) + slots] = STOP_TOKEN
+        if stop:
+            row[len(prompt) + slots] = STOP_TOKEN
     return ids, torch.tensor([len(prompt) for prompt in prompts])
 
 
@@ -119,7 +124,7 @@ class OpenVlaModel(PreTrainedModel):
     def forward(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
         """Return the last hidden state before each number of a chunk [rows, slots, width]: it predicts that number.
 
-        `state` is one more token [rows, 1, width]. What stands behind a row's stop token is seen by nobody.
+        `state` is one more token [rows, 1, width]. What stands behind a row's slots and stop token is seen by nobody.
         """
         hidden = self.embedded(self.vision_backbone(pixels), sequence, state)
         before = hidden.shape[1] - sequence.ids.shape[1]
@@ -142,7 +147,7 @@ class OpenVlaModel(PreTrainedModel):
 
 def visible(sequence: Sequence, total: int) -> Tensor:
     """Return which tokens others may see [rows, 1, 1, total]."""
-    behind = sequence.lengths + (total - sequence.ids.shape[1]) + sequence.slots + 1
+    behind = sequence.lengths + (total - sequence.ids.shape[1]) + sequence.slots + sequence.stop
     return (torch.arange(total, device=behind.device) < behind[:, None])[:, None, None]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from manyarms.policies.openvla_oft.fast import FastPass
 from manyarms.policies.openvla_oft.folder import OftFolder, load_part
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
 from manyarms.policies.openvla_oft.senses import Inputs, Senses
-from manyarms.policies.trainable import TrainablePolicy, configured, seeded
+from manyarms.policies.trainable import TrainablePolicy, configured, placed, seeded
 from manyarms.simulators.base import Spec
 
 
@@ -44,7 +45,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
             self._senses.feel(spec, projector["fc1.weight"].shape[1], statistics.get("proprio"))
         self.cameras, self.reads = self._senses.cameras, self._senses.reads
 
-        self.network = folder.network(_dtype(config), torch.device(config.device))
+        self.network = folder.network(_dtype(config), torch.device(str(config.device)))
         self._fast = FastPass(self.network)
         self.network.checkpointing = config.gradient_checkpointing
         with seeded(config.seed):
@@ -85,6 +86,10 @@ class OpenVlaOftPolicy(TrainablePolicy):
     @property
     def action_width(self) -> int:
         return self._actions.width
+
+    @property
+    def explores(self) -> bool:
+        return self.config.sample
 
     @property
     def saved_names(self) -> frozenset[str] | None:
@@ -185,7 +190,9 @@ def _projector(weights: Mapping[str, Tensor], where: str) -> StateProjector:
 def _configured(options: Mapping[str, Any]) -> OftConfig:
     if not options.get("model_path"):
         raise ConfigError("openvla_oft needs model_path", do="give the folder of a checkpoint; nothing is downloaded")
-    return configured(OftConfig, options, "openvla_oft")
+    config = configured(OftConfig, options, "openvla_oft")
+    device, precision = placed(config.device, config.precision)
+    return replace(config, device=device, precision=precision)
 
 
 __all__ = ["OftConfig", "OpenVlaOftPolicy"]

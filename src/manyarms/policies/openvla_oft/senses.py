@@ -53,7 +53,7 @@ class Senses:
         """Also take `width` numbers of the state."""
         if statistics is None:
             raise ConfigError("there are no statistics of proprio", do="proprio: false leaves the state out")
-        names = state_names(spec, self._config.state)
+        names = state_names(spec, self._config.state, width)
         sizes = {name: int(np.prod(spec.observations[name].shape)) for name in names}
         if sum(sizes.values()) != width:
             found = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -95,8 +95,9 @@ class Senses:
             longest = self._config.prompt_length
         elif ragged:
             longest = -(-longest // _STEP) * _STEP
-        ids, lengths = text_ids(prompts, self._slots, longest)
-        return Sequence(ids.to(device), lengths.to(device), self._slots, ragged)
+        stop = self._config.stop_token
+        ids, lengths = text_ids(prompts, self._slots, longest, stop=stop)
+        return Sequence(ids.to(device), lengths.to(device), self._slots, ragged, stop)
 
 
 def _images(spec: Spec, folder: OftFolder, config: OftConfig) -> tuple[str, ...]:
