@@ -35,7 +35,10 @@ def statistics(state: int = 32, actions: int = 32) -> dict[str, Any]:
 
     def of(width: int) -> dict[str, list[float]]:
         mean, std = rng.normal(0, 0.1, width), rng.uniform(0.5, 1.5, width)
-        return {"mean": mean.tolist(), "std": std.tolist(), "q01": (mean - std).tolist(), "q99": (mean + std).tolist()}
+        # Not the same on both sides of the mean: or one way of scaling could be taken for another.
+        apart = {"q01": -1.3, "q99": 2.1, "min": -1.9, "max": 3.2}
+        found = {"mean": mean, "std": std, **{name: mean + count * std for name, count in apart.items()}}
+        return {name: numbers.tolist() for name, numbers in found.items()}
 
     return {"norm_stats": {"state": of(state), "actions": of(actions)}}
 

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from conftest import goldens
 from manyarms import EpisodeId, cli
 from manyarms.algorithms.config import AlgorithmConfig
 from manyarms.errors import ConfigError
@@ -29,13 +30,14 @@ from manyarms.placement.learners import LearnerRole
 from manyarms.placement.roles import Report, RolloutRole
 from manyarms.placement.seats import Seat
 from manyarms.policies import Observations, make_policy, noise
-from manyarms.policies.checkpoints import CheckpointFolder, inspect
+from manyarms.policies.checkpoints import CheckpointFolder, TensorInfo, inspect
 from manyarms.policies.pi0 import flow, loading
 from manyarms.policies.pi0.fast import Draw, FastPath
 from manyarms.policies.pi0.model import Inputs, prefix_of, velocities
 from manyarms.policies.pi0.policy import Pi0Policy
 from manyarms.policies.pi0.preprocessing import Words, image_fields, resized
-from pi0_checkpoints import GOLDEN, pi0_folder
+from manyarms.simulators.base import Field
+from pi0_checkpoints import GOLDEN, pi0_folder, statistics
 from standins import Walker
 
 SPEC = Walker().spec
@@ -44,9 +46,8 @@ SPEC = Walker().spec
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Check the golden folder that comes with the tests, and one given with --golden."""
     if "golden" in metafunc.fixturenames:
-        given = metafunc.config.getoption("--golden")
-        ours = given and CheckpointFolder.open(given).config.get("model_type") == "pi0"
-        metafunc.parametrize("golden", [GOLDEN, *([given] if ours else [])], ids=lambda path: path.name)
+        folders = goldens(metafunc.config, GOLDEN, "pi0")
+        metafunc.parametrize("golden", folders, ids=lambda path: path.name)
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +78,10 @@ def part(inputs: Inputs, rows: slice) -> Inputs:
 
 
 @torch.no_grad()
-def followed(model: Any, inputs: Inputs, noise: torch.Tensor, steps: int = 4) -> torch.Tensor:
-    """Follow the flow, as plainly as can be."""
+def followed(model: Any, inputs: Inputs, noise: torch.Tensor, steps: int | None = None) -> torch.Tensor:
+    """Follow the flow, as plainly as can be, in the steps that the checkpoint says."""
     prefix, x = prefix_of(model, inputs), noise
-    times = flow.times_of(steps)
+    times = flow.times_of(steps or model.config.num_inference_steps)
     for t, after in pairwise(times):
         velocity, _ = velocities(model, prefix, inputs.state, x[:, None], t.expand(len(x), 1))
         x = x + (after - t) * velocity[:, 0]
@@ -129,8 +130,9 @@ def test_the_fast_path_gives_the_actions_of_the_original_code(golden: Path) -> N
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     fast = FastPath(model, torch.float32)
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
-    times = flow.times_of(4)
-    shape = (len(noise), 4, *noise.shape[1:])
+    steps = model.config.num_inference_steps
+    times = flow.times_of(steps)
+    shape = (len(noise), steps, *noise.shape[1:])
     plain = flow.euler(times[:-1, None, None].expand(shape), times[1:, None, None].expand(shape))
     found = fast.draw(inputs, Draw(noise, times, plain, torch.zeros(shape)))[:, -1]
     assert float((found - actions).abs().max()) <= 2e-5
@@ -220,6 +222,35 @@ def test_configs_of_openpi_and_lerobot_are_understood() -> None:
         2048,
         1024,
     )
+
+
+def weights_of_openpi() -> dict[str, TensorInfo]:
+    """Return some of the weights that openpi's training saves, with no config beside them."""
+    shapes: dict[str, tuple[int, ...]] = {"action_in_proj.weight": (1024, 32), "state_proj.weight": (1024, 32)}
+    for part, width, inner in (
+        ("paligemma.model.language_model", 2048, 16384),
+        ("gemma_expert.model", 1024, 4096),
+    ):
+        for layer in range(18):
+            shapes[f"paligemma_with_expert.{part}.layers.{layer}.mlp.gate_proj.weight"] = (inner, width)
+    return {name: TensorInfo(shape, "BF16", Path("model.safetensors")) for name, shape in shapes.items()}
+
+
+def test_weights_without_a_config_tell_what_they_are_but_for_the_horizon() -> None:
+    folder = CheckpointFolder(Path("somewhere"), {}, weights_of_openpi())
+    with pytest.raises(ConfigError, match=r"there is no .*config.json(?s:.*)horizon"):
+        loading.architecture(folder)
+    config = loading.architecture(folder, horizon=10)
+    assert (config.chunk_size, config.max_action_dim, config.max_state_dim) == (10, 32, 32)
+    assert (config.vlm_config.text_config.hidden_size, config.dit_config.hidden_size) == (2048, 1024)
+    fewer = {name: tensor for name, tensor in folder.tensors.items() if ".layers.17." not in name}
+    with pytest.raises(ConfigError, match=r"17 layers .*(?s:.*)gemma_2b"):
+        loading.architecture(CheckpointFolder(Path("somewhere"), {}, fewer), horizon=10)
+
+
+def test_a_horizon_other_than_the_configs_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json says 10"):
+        policy_of(folder, horizon=50)
 
 
 def truncate(path: Path) -> None:
@@ -376,20 +407,123 @@ def test_states_and_actions_are_in_the_units_of_the_statistics(folder: Path) -> 
     known = json.loads((folder / "norm_stats.json").read_text())["norm_stats"]
     for kind, low, scale in (
         ("z_score", known["state"]["mean"], known["state"]["std"]),
-        ("quantile", known["state"]["q01"], None),
+        ("quantile", known["state"]["q01"], known["state"]["q99"]),
+        ("min_max", known["state"]["min"], known["state"]["max"]),
     ):
         policy = policy_of(folder, normalise=kind, clip_actions=False)
         inputs = policy._seeing.inputs(observations, torch.device("cpu"))
         first = observations.fields["position"] - np.array(low[:2])
-        if scale is not None:
+        if kind == "z_score":
             wanted = first / (np.array(scale[:2]) + 1e-6)
         else:
-            wanted = first / (np.array(known["state"]["q99"][:2]) - np.array(low[:2]) + 1e-6) * 2 - 1
+            wanted = first / (np.array(scale[:2]) - np.array(low[:2]) + 1e-6) * 2 - 1
         np.testing.assert_allclose(inputs.state[:, :2].numpy(), wanted, atol=1e-5)
         assert not inputs.state[:, 2:].any()
         actions = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
-        back = policy._seeing.to_simulator(policy._seeing.from_simulator(actions))
+        back = policy._seeing.to_simulator(policy._seeing.from_simulator(actions, observations), observations)
         np.testing.assert_allclose(back, actions, atol=1e-5)
+
+
+def told(folder: Path, path: Path, **settings: Any) -> Path:
+    """Copy a folder, and put settings into its config."""
+    shutil.copytree(folder, path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | settings))
+    return path
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("QUANTILES", "quantile"), ("MIN_MAX", "min_max"), ("MEAN_STD", "z_score")])
+def test_states_and_actions_are_scaled_as_lerobots_config_says(
+    folder: Path, tmp_path: Path, mode: str, kind: str
+) -> None:
+    path = told(folder, tmp_path / "told", normalization_mapping={"VISUAL": "IDENTITY", "STATE": mode, "ACTION": mode})
+    observations = seen(3)
+    found = policy_of(path, clip_actions=False).act(observations).actions[""]
+    others = {
+        other: policy_of(folder, normalise=other, clip_actions=False).act(observations).actions[""]
+        for other in ("quantile", "min_max", "z_score")
+    }
+    np.testing.assert_array_equal(found, others.pop(kind))
+    assert all(np.abs(found - other).max() > 1e-2 for other in others.values())
+
+
+def test_each_of_state_and_actions_may_be_scaled_in_its_own_way(folder: Path, tmp_path: Path) -> None:
+    path = told(folder, tmp_path / "told", normalization_mapping={"STATE": "IDENTITY", "ACTION": "QUANTILES"})
+    normal = policy_of(path)._seeing._normal
+    assert normal.state is None
+    assert type(normal.actions).__name__ == "Quantile"
+    for mapping, says in (({"STATE": "QUANTILE10"}, "QUANTILE10"), ({"VISUAL": "MEAN_STD"}, "scales images")):
+        spoilt = told(folder, tmp_path / says.split()[0], normalization_mapping=mapping)
+        with pytest.raises(ConfigError, match=says):
+            policy_of(spoilt)
+        assert any(says in problem for problem in inspect(spoilt).problems)
+
+
+@pytest.mark.parametrize(("relative", "mask"), [(2, [1, 1]), (1, [1, 0]), ((-1, 1), [0, 1]), (0, [0, 0])])
+def test_actions_count_from_the_state_where_a_checkpoint_was_trained_so(
+    folder: Path, relative: Any, mask: list[int]
+) -> None:
+    options: dict[str, Any] = {"clip_actions": False, "noise": "flow_sde", "batch_size": 2}
+    plain, policy = (policy_of(folder, **options, relative=wanted) for wanted in (None, relative))
+    observations = seen(3)
+    offset = (observations.fields["position"] * np.array(mask)).astype(np.float32)[:, None]
+    without, found = plain.act(observations), policy.act(observations)
+    np.testing.assert_allclose(found.actions[""], without.actions[""] + offset, atol=1e-6)
+    # What is learnt from is the model's own: nothing of it changes.
+    np.testing.assert_array_equal(found.extras["chosen"], without.extras["chosen"])
+    judged = policy.evaluate(observations, found.extras["chosen"]).log_probs.detach()
+    np.testing.assert_allclose(judged, found.extras["log_probs"], atol=1e-4)
+    actions = np.random.default_rng(0).normal(size=(3, 10, 2)).astype(np.float32)
+    losses = [
+        one.imitation_loss(observations, example, np.ones((3, 10), np.float32)).item()
+        for one, example in ((plain, actions), (policy, actions + offset))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_actions_that_lerobot_trained_as_relative_are_given_as_absolute(folder: Path, tmp_path: Path) -> None:
+    observations = seen(2)
+    state = observations.fields["position"].astype(np.float32)[:, None]
+    plain = policy_of(folder, clip_actions=False).act(observations).actions[""]
+    named = {"use_relative_actions": True, "action_feature_names": ["x", "Gripper.pos"]}
+    for name, settings, mask in (
+        ("names", named, [1, 0]),
+        ("all", {**named, "relative_exclude_joints": []}, [1, 1]),
+        ("nameless", {**named, "action_feature_names": None}, [1, 1]),
+        ("off", {**named, "use_relative_actions": False}, [0, 0]),
+    ):
+        policy = policy_of(told(folder, tmp_path / name, **settings), clip_actions=False)
+        np.testing.assert_allclose(policy.act(observations).actions[""], plain + state * mask, atol=1e-6)
+    overruled = policy_of(tmp_path / "all", clip_actions=False, relative=0)
+    np.testing.assert_allclose(overruled.act(observations).actions[""], plain, atol=1e-6)
+
+
+def test_numbers_that_count_from_the_state_need_one(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="relative is 3, but an action has 2"):
+        policy_of(folder, relative=3)
+    with pytest.raises(ConfigError, match=r"first 2 numbers .* the state, which has 1"):
+        policy_of(folder, relative=2, state=["clock"])
+    with pytest.raises(ConfigError, match="give a number"):
+        policy_of(folder, relative="six")
+
+
+def test_statistics_are_found_below_the_name_of_a_robot(folder: Path, tmp_path: Path) -> None:
+    for place in ("physical-intelligence/libero", "libero", "assets/physical-intelligence/libero"):
+        path = shutil.copytree(folder, tmp_path / place.replace("/", "_"))
+        (path / place).mkdir(parents=True)
+        (path / "norm_stats.json").rename(path / place / "norm_stats.json")
+        found = policy_of(path).act(seen(2)).actions[""]
+        np.testing.assert_array_equal(found, policy_of(folder).act(seen(2)).actions[""])
+
+
+def test_the_field_named_state_is_the_state_where_its_width_is_the_statistics(folder: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(folder, tmp_path / "eight")
+    (path / "norm_stats.json").write_text(json.dumps(statistics(state=8)))
+    fields = {"joints": Field((7,)), "state": Field((8,)), "objects": Field((70,))}
+    spec = replace(SPEC, observations={**{n: f for n, f in SPEC.observations.items() if f.camera}, **fields})
+    policy = make_policy("pi0", spec, {"model_path": str(path)})
+    assert isinstance(policy, Pi0Policy)
+    assert policy._seeing.fields == ["state"]
 
 
 def test_statistics_that_lerobot_saves_with_a_policy_are_read(folder: Path, tmp_path: Path) -> None:
@@ -615,7 +749,7 @@ def test_the_loss_of_imitation_is_that_of_transformers(folder: Path) -> None:
         pixel_values=inputs.images,
         pixel_attention_mask=inputs.image_mask,
         attention_mask=torch.cat([torch.ones_like(images), inputs.token_mask.long()], 1),
-        actions=policy._seeing.from_simulator(actions),
+        actions=policy._seeing.from_simulator(actions, observations),
     )
     assert float(found.detach()) == pytest.approx(float(theirs.loss.detach()), rel=1e-4)
     half = policy.imitation_loss(observations, actions, np.repeat([[1.0] * 5 + [0.0] * 5], 4, 0).astype(np.float32))

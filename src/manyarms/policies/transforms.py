@@ -6,6 +6,7 @@ A transform of images changes camera fields [rows, height, width, 3]; one of num
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,10 +17,40 @@ _OPENPI_EPSILON = 1e-6
 _OPENVLA_EPSILON = 1e-8
 
 
+@dataclass(frozen=True, eq=False)
+class Relative:
+    """Actions that count from the state at a chunk's start, where `mask` [width] says so; openpi's DeltaActions."""
+
+    mask: np.ndarray
+
+    def check(self, width: int) -> None:
+        """Refuse a state of too few numbers."""
+        needed = int(np.flatnonzero(self.mask)[-1]) + 1 if self.mask.any() else 0
+        if needed > width:
+            raise ConfigError(
+                f"the first {needed} numbers of an action count from the state, which has {width}",
+                do="name the fields that are the state, or say which numbers do: relative",
+            )
+
+    def apply(self, actions: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """Take the state [rows, S] from actions [rows, K, width]."""
+        return actions - self._offset(state)
+
+    def undo(self, actions: np.ndarray, state: np.ndarray) -> np.ndarray:
+        return actions + self._offset(state)
+
+    def _offset(self, state: np.ndarray) -> np.ndarray:
+        offset = np.zeros((len(state), len(self.mask)), np.float32)
+        count = min(len(self.mask), state.shape[1])
+        offset[:, :count] = state[:, :count]
+        return np.where(self.mask, offset, np.float32(0.0))[:, None]
+
+
 @dataclass(frozen=True)
 class ZScore:
     """``(x - mean) / (std + epsilon)``, as openpi; statistics are cut to the width of x."""
 
+    needs: ClassVar = ("mean", "std")
     statistics: FieldStatistics
     epsilon: float = _OPENPI_EPSILON
 
@@ -39,6 +70,7 @@ class ZScore:
 class Quantile:
     """``(x - q01) / (q99 - q01 + epsilon) * 2 - 1``, as openpi."""
 
+    needs: ClassVar = ("q01", "q99")
     statistics: FieldStatistics
     epsilon: float = _OPENPI_EPSILON
 
@@ -82,15 +114,21 @@ class MaskedQuantile:
 class MinMax:
     """Bounds to -1..1, for actions whose limits are known."""
 
+    needs: ClassVar = ("min", "max")
     statistics: FieldStatistics
+    epsilon: float = 1e-8
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        low, high = self.statistics.need("min", "max")
-        return ((x - low) / np.maximum(high - low, 1e-8) * 2.0 - 1.0).astype(np.float32)
+        low, high = (_cut(array, x) for array in self.statistics.need("min", "max"))
+        return ((x - low) / np.maximum(high - low, self.epsilon) * 2.0 - 1.0).astype(np.float32)
 
     def undo(self, x: np.ndarray) -> np.ndarray:
+        """Undo `apply`; numbers beyond the statistics' width are left as they are."""
         low, high = self.statistics.need("min", "max")
-        return ((x + 1.0) / 2.0 * np.maximum(high - low, 1e-8) + low).astype(np.float32)
+        width = min(x.shape[-1], len(low))
+        low, high = low[:width], high[:width]
+        done = (x[..., :width] + 1.0) / 2.0 * np.maximum(high - low, self.epsilon) + low
+        return np.concatenate([done, x[..., width:]], -1).astype(np.float32)
 
 
 @dataclass(frozen=True)

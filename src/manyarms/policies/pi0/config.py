@@ -8,7 +8,7 @@ from typing import Any
 
 from manyarms.errors import ConfigError
 from manyarms.policies.pi0.flow import NOISES
-from manyarms.policies.pi0.preprocessing import NORMALISATIONS
+from manyarms.policies.pi0.units import NORMALISATIONS
 from manyarms.policies.trainable import configured
 
 
@@ -20,16 +20,20 @@ class Pi0Options:
     """A folder with config.json and model.safetensors: of openpi (PyTorch), LeRobot or transformers."""
     chunk: int | None = None
     """Actions a decision; default: all that the model gives."""
+    horizon: int | None = None
+    """Actions the model gives at once, where no config.json says so: as its training had it, 50 in openpi's own."""
     steps: int | None = None
     """Of denoising; default: as the checkpoint says."""
     images: Mapping[str, str] | tuple[str, ...] = ()
     """Image fields in the order of π0's, or base_0_rgb, left_wrist_0_rgb, right_wrist_0_rgb: field; default: all."""
     state: tuple[str, ...] = ()
-    """Fields whose numbers are the state, in this order; default: all that are numbers."""
+    """Fields whose numbers are the state, in this order; default: all numbers, or `state` if statistics fit it."""
     norm_stats: str | None = None
-    """Statistics; default: norm_stats.json in the folder or below its assets."""
-    normalise: str = "z_score"
-    """z_score, quantile or none."""
+    """Statistics; default: norm_stats.json in the folder or below it."""
+    normalise: str | None = None
+    """z_score, quantile, min_max or none; default: as LeRobot's config.json says, else z_score."""
+    relative: int | tuple[int, ...] | None = None
+    """How many first numbers of actions count from the state, or openpi's mask: [6, -1]; default: as LeRobot says."""
     tokenizer: str | None = None
     """tokenizer.json, or a folder with it; default: the checkpoint's."""
     prompt_length: int = 48
@@ -76,7 +80,7 @@ class Pi0Options:
 
     def __post_init__(self) -> None:
         for name, choices in (
-            ("normalise", (*NORMALISATIONS, "none")),
+            ("normalise", (None, *NORMALISATIONS, "none")),
             ("noise", NOISES),
             ("value_type", ("chunk_level", "action_level")),
             ("precision", (None, "fp32", "bf16")),
@@ -92,8 +96,12 @@ class Pi0Options:
             raise ConfigError(f"noise_bounds is {self.noise_bounds}", do="give two rising numbers above 0")
         if self.fast and self.noise == "flow_noise":
             raise ConfigError("the fast path has no head for flow_noise", do="leave fast out, or use flow_sde")
-        if min(self.prompt_length, self.steps or 1, self.chunk or 1) < 1 or self.lora_rank < 0:
-            raise ConfigError("prompt_length, steps and chunk must be at least 1, lora_rank at least 0")
+        sizes = (self.prompt_length, *(1 if size is None else size for size in (self.steps, self.chunk, self.horizon)))
+        if min(sizes) < 1 or self.lora_rank < 0:
+            raise ConfigError("prompt_length, steps, chunk and horizon must be at least 1, lora_rank at least 0")
+        parts = self.relative if isinstance(self.relative, tuple) else (self.relative or 0,)
+        if any(not isinstance(part, int) for part in parts):
+            raise ConfigError(f"relative is {self.relative}", do="give a number, or numbers as in [6, -1]")
 
 
 def options_from(given: Mapping[str, Any]) -> Pi0Options:

@@ -9,6 +9,9 @@ from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder, Inspection
 from manyarms.vector.memory import pretty
 
+#: Of openpi's own training, for folders that do not tell.
+_ASSUMED_HORIZON = 50
+
 
 def looks_like(folder: CheckpointFolder) -> bool:
     """Tell whether a folder is of π0 or of a relative of it."""
@@ -23,9 +26,10 @@ def inspect(folder: CheckpointFolder) -> Inspection:
     facts = [("what", "a checkpoint of π0"), ("layout", f"{loading.layout_of(folder)}'s names")]
     problems, advice = [], []
     try:
-        config = loading.architecture(folder)
+        config = loading.architecture(folder, None if folder.config else _ASSUMED_HORIZON)
         fits = loading.fit_of(folder, config)
-        facts.append(("actions", f"chunks of {config.chunk_size}, up to {config.max_action_dim} numbers each"))
+        chunks = f"chunks of {config.chunk_size}" if folder.config else "chunks of any length"
+        facts.append(("actions", f"{chunks}, up to {config.max_action_dim} numbers each"))
         facts.append(("state", f"up to {config.max_state_dim} numbers"))
         side = config.vlm_config.vision_config.image_size
         facts.append(("images", f"{side}×{side}; others are scaled, with their shape kept"))
@@ -34,18 +38,26 @@ def inspect(folder: CheckpointFolder) -> Inspection:
         problems += [f"weights do not fit config.json: {problem}" for problem in fits.problems]
     except ConfigError as error:
         problems.append(str(error))
-    _add_statistics(folder.path, facts, problems, advice)
+    _add_statistics(folder, facts, problems, advice)
     _add_tokenizer(folder.path, facts, problems, advice)
     _add_memory(folder, facts)
     if not problems:
-        advice.insert(0, f"manyarms eval SIMULATOR --policy pi0 --policy-options model_path={folder.path}")
+        length = "" if folder.config else f" horizon={_ASSUMED_HORIZON}"
+        advice.insert(0, f"manyarms eval SIMULATOR --policy pi0 --policy-options model_path={folder.path}{length}")
+    if not folder.config:
+        advice.append("there is no config.json: say how many actions it was trained to give at once (horizon)")
     return Inspection("pi0", facts, problems, advice)
 
 
-def _add_statistics(path: Path, facts: list[tuple[str, str]], problems: list[str], advice: list[str]) -> None:
-    from manyarms.policies.pi0.preprocessing import load_statistics, statistics_file
+def _add_statistics(
+    folder: CheckpointFolder, facts: list[tuple[str, str]], problems: list[str], advice: list[str]
+) -> None:
+    from manyarms.policies.pi0.units import NORMALISATIONS, load_statistics, statistics_file, told_kinds
 
+    path = folder.path
     try:
+        told = told_kinds(folder)
+        facts.append(("scaled by", ", ".join(f"{kind} ({field})" for field, kind in told.items())))
         file = statistics_file(path)
         if file is None:
             problems.append("there is no norm_stats.json")
@@ -56,7 +68,8 @@ def _add_statistics(path: Path, facts: list[tuple[str, str]], problems: list[str
         problems.append(str(error))
         return
     sizes = [f"{name} of {len(next(iter(value.to_json().values())))} numbers" for name, value in found.items()]
-    kinds = [kind for kind, need in (("z_score", "mean"), ("quantile", "q01")) if need in found["actions"].to_json()]
+    known = found["actions"].to_json()
+    kinds = [kind for kind, how in NORMALISATIONS.items() if known.keys() >= set(how.needs)]
     facts.append(("statistics", f"{', '.join(sizes)} ({file.relative_to(path)}): normalise: {' or '.join(kinds)}"))
 
 

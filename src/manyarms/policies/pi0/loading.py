@@ -51,8 +51,11 @@ def layout_of(folder: CheckpointFolder) -> str:
     return "transformers"
 
 
-def architecture(folder: CheckpointFolder) -> Any:
-    """Return transformers' config for a folder's, whoever wrote it; what is no π0 is refused."""
+def architecture(folder: CheckpointFolder, horizon: int | None = None) -> Any:
+    """Return transformers' config for a folder's, whoever wrote it; what is no π0 is refused.
+
+    `horizon` is how many actions the model gives, which no weight tells: for folders without a config.
+    """
     try:
         from transformers import PI0Config
     except ImportError as error:
@@ -63,10 +66,12 @@ def architecture(folder: CheckpointFolder) -> Any:
         raise ConfigError(
             f"{folder.path} is a checkpoint of {told or 'pi05'}", why="it has other layers than π0", do="give one of π0"
         )
+    if not config and layout_of(folder) == "openpi":
+        return _from_variants(_told_by_weights(folder, horizon), PI0Config)
     if config.get("model_type") == "pi0":
-        return PI0Config.from_pretrained(folder.path, local_files_only=True)
+        return _of_horizon(PI0Config.from_pretrained(folder.path, local_files_only=True), horizon)
     if told == "pi0" or "paligemma_variant" in config:
-        return _from_variants(config, PI0Config)
+        return _of_horizon(_from_variants(config, PI0Config), horizon)
     if not config:
         raise ConfigError(
             f"there is no {folder.path / 'config.json'}", do="put the checkpoint's own beside its weights"
@@ -85,9 +90,9 @@ def fit_of(folder: CheckpointFolder, config: Any) -> Fit:
     return fit(found, wanted)
 
 
-def load(folder: CheckpointFolder, dtype: torch.dtype, device: str) -> Any:
+def load(folder: CheckpointFolder, dtype: torch.dtype, device: str, horizon: int | None = None) -> Any:
     """Return transformers' π0 with the weights of a folder, all of them and no others."""
-    config = architecture(folder)
+    config = architecture(folder, horizon)
     model = _empty(config)
     names = {_plain(name): name for name in model.state_dict()}
     places = _places(folder)
@@ -126,6 +131,48 @@ def _places(folder: CheckpointFolder) -> dict[str, str]:
         if native != _UNUSED and not (native in found and "lm_head" in name):
             found[native] = name
     return found
+
+
+def _of_horizon(config: Any, horizon: int | None) -> Any:
+    """Return a config, which must be of as many actions as the option says where that is given."""
+    if horizon is not None and horizon != config.chunk_size:
+        raise ConfigError(
+            f"horizon is {horizon}, but config.json says {config.chunk_size}",
+            do="leave horizon out; chunk says how many of them are taken",
+        )
+    return config
+
+
+def _told_by_weights(folder: CheckpointFolder, horizon: int | None) -> dict[str, Any]:
+    """Return what openpi's config would have said of weights that it saved without one."""
+    if horizon is None:
+        raise ConfigError(
+            f"there is no {folder.path / 'config.json'}",
+            why="openpi's training saves none, and weights do not tell how many actions were learnt at once",
+            do="horizon: as its training had it (openpi's own: 50)",
+        )
+    shapes = {native_name(name): tensor.shape for name, tensor in folder.tensors.items()}
+    return {
+        "paligemma_variant": _variant(shapes, "model.vlm.language_model."),
+        "action_expert_variant": _variant(shapes, "model.dit."),
+        "action_horizon": horizon,
+        "action_dim": shapes.get("embed_action_time.action_in_proj.weight", (0, 32))[1],
+    }
+
+
+def _variant(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:
+    """Return which Gemma has the layers that begin with `prefix`."""
+    gates = [
+        shape for name, shape in shapes.items() if name.startswith(prefix) and name.endswith("mlp.gate_proj.weight")
+    ]
+    for name, (width, layers, inner, *_) in _GEMMA.items():
+        if gates and len(gates) == layers and set(gates) == {(inner, width)}:
+            return name
+    raise ConfigError(
+        f"{prefix}… has {len(gates)} layers {sorted(set(gates))}",
+        why=f"without a config.json only {', '.join(_GEMMA)} are known",
+        do="put a config.json beside the weights",
+    )
 
 
 def _from_variants(config: dict[str, Any], kind: Any) -> Any:

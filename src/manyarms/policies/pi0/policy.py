@@ -25,7 +25,7 @@ from manyarms.policies.pi0.fused import FusedWeights
 from manyarms.policies.pi0.heads import NoiseHead, ValueHead, add_adapters, choose_weights
 from manyarms.policies.pi0.model import Inputs, prefix_of, velocities
 from manyarms.policies.pi0.preprocessing import Preprocessing
-from manyarms.policies.trainable import TrainablePolicy, seeded
+from manyarms.policies.trainable import TrainablePolicy, placed, seeded
 from manyarms.simulators.base import Spec
 
 #: Options that change nothing about the weights: policies that differ in these can share them.
@@ -41,15 +41,15 @@ class Pi0Policy(TrainablePolicy):
 
     def __init__(self, spec: Spec, **options: Any) -> None:
         config = options_from(options)
-        device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        precision = config.precision or ("bf16" if device.startswith("cuda") else "fp32")
+        device, precision = placed(config.device, config.precision)
         config = replace(config, device=device, precision=precision)
         folder = CheckpointFolder.open(config.model_path)
-        architecture = loading.architecture(folder)
-        seeing = Preprocessing(spec, config, folder.path, architecture)
+        architecture = loading.architecture(folder, config.horizon)
+        seeing = Preprocessing(spec, config, folder, architecture)
         super().__init__()
         with seeded(config.seed):
-            model = loading.load(folder, torch.bfloat16 if precision == "bf16" else torch.float32, device)
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            model = loading.load(folder, dtype, device, config.horizon)
             if config.lora_rank:
                 add_adapters(model, config)
             choose_weights(model, config)
@@ -115,7 +115,7 @@ class Pi0Policy(TrainablePolicy):
     def _act(self, observations: Observations, count: int) -> ActionChunk:
         inputs = self._seeing.inputs(observations, self.device)
         chain = self._drawn(observations, inputs)
-        actions = self._seeing.to_simulator(chain[:count, -1, : self.chunk])
+        actions = self._seeing.to_simulator(chain[:count, -1, : self.chunk], observations)
         if not self.explores:
             return ActionChunk.of(actions)
         chosen = self._kept(observations, chain)
@@ -263,7 +263,7 @@ class Pi0Policy(TrainablePolicy):
     def imitation_loss(self, observations: Observations, actions: np.ndarray, mask: np.ndarray) -> Tensor:
         """Return the loss of flow matching: how far velocities are from those that lead to the actions."""
         inputs = self._seeing.inputs(observations, self.device)
-        wanted = self._seeing.from_simulator(actions).to(self.device)
+        wanted = self._seeing.from_simulator(actions, observations).to(self.device)
         drawn = self._examples.standard_normal(wanted.shape, np.float32)
         config, rows = self.model.config, len(inputs)
         when = self._examples.beta(config.time_sampling_beta_alpha, config.time_sampling_beta_beta, rows)

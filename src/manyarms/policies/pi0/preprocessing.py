@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,18 @@ from torch.nn import functional
 
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import Observations
+from manyarms.policies.checkpoints import CheckpointFolder
 from manyarms.policies.network import image_names, state_names
 from manyarms.policies.pi0.model import Inputs
-from manyarms.policies.statistics import FieldStatistics, load_lerobot_stats, load_norm_stats
-from manyarms.policies.transforms import Quantile, ZScore
+from manyarms.policies.pi0.units import normalisers, relative_numbers
+from manyarms.policies.transforms import Relative
 from manyarms.simulators.base import Field, Spec
 
 #: Where π0 looks, in the order it has them. One without an image is left out, which is what masking it comes to.
 SLOTS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 
-NORMALISATIONS = {"z_score": ZScore, "quantile": Quantile}
-
 #: How many instructions are kept in tokens.
 _REMEMBERED = 4096
-
-_LEROBOT_NAMES = {"observation.state": "state", "action": "actions"}
-_LEROBOT_FILE = "policy_preprocessor_step_*_normalizer_processor.safetensors"
-_LEROBOT_EPSILON = 1e-8
 
 
 class Words:
@@ -115,88 +109,14 @@ def image_fields(spec: Spec, wanted: Mapping[str, str] | Sequence[str]) -> list[
     return names
 
 
-@dataclass(frozen=True)
-class Normalisers:
-    """How states and actions are scaled; None: not at all."""
-
-    state: ZScore | Quantile | None = None
-    actions: ZScore | Quantile | None = None
-
-
-def normalisers(folder: Path, where: str | None, kind: str) -> Normalisers:
-    """Read the statistics a checkpoint was trained with; those that cannot be found are an error."""
-    if kind == "none":
-        return Normalisers()
-    path = Path(where).expanduser() if where else statistics_file(folder)
-    if path is None:
-        raise ConfigError(
-            f"{folder} has no norm_stats.json or other statistics",
-            why="actions and states would not be in the model's units",
-            do="give its path (norm_stats: PATH), or say normalise: none if that is meant",
-        )
-    found = load_statistics(path)
-    make = NORMALISATIONS[kind]
-    for field in ("state", "actions"):
-        found[field].need(*(("mean", "std") if kind == "z_score" else ("q01", "q99")))
-    if path.name != "norm_stats.json":
-        return Normalisers(*(make(found[field], _LEROBOT_EPSILON) for field in ("state", "actions")))
-    return Normalisers(make(found["state"]), make(found["actions"]))
-
-
-def statistics_file(folder: Path) -> Path | None:
-    """Return the statistics in a checkpoint's folder: openpi's, there or below its ``assets``, or LeRobot's."""
-    if (folder / "norm_stats.json").is_file():
-        return folder / "norm_stats.json"
-    found = [*sorted((folder / "assets").rglob("norm_stats.json")), *sorted(folder.glob(_LEROBOT_FILE))]
-    if len(found) > 1:
-        names = ", ".join(str(path.relative_to(folder)) for path in found)
-        raise ConfigError(f"{folder} has statistics of several robots", why=names, do="choose: norm_stats: PATH")
-    return found[0] if found else None
-
-
-def load_statistics(path: Path) -> dict[str, FieldStatistics]:
-    """Read the statistics in a file, those of ``state`` and ``actions`` among them."""
-    found = _statistics_in(path)
-    missing = [name for name in ("state", "actions") if name not in found]
-    if missing:
-        raise ConfigError(f"{path} has no statistics of {missing[0]}", why=f"it has {', '.join(found)}")
-    return found
-
-
-def _statistics_in(path: Path) -> dict[str, FieldStatistics]:
-    """Read openpi's ``norm_stats.json``, LeRobot's ``stats.json`` or what it saves of them with a policy."""
-    if path.name == "stats.json":
-        return {_LEROBOT_NAMES.get(name, name): found for name, found in load_lerobot_stats(path).items()}
-    if path.suffix == ".safetensors":
-        return _saved_with_policy(path)
-    return load_norm_stats(path)
-
-
-def _saved_with_policy(path: Path) -> dict[str, FieldStatistics]:
-    """Read the state of LeRobot's normalising step: ``<feature>.<mean, std, …>``."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        arrays = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path} cannot be read", why=str(error)) from error
-    known = {field.name for field in fields(FieldStatistics)}
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for name, array in arrays.items():
-        feature, _, what = name.rpartition(".")
-        if what in known:
-            found.setdefault(_LEROBOT_NAMES.get(feature, feature), {})[what] = array.astype(np.float64)
-    return {feature: FieldStatistics(**parts) for feature, parts in found.items()}
-
-
 class Preprocessing:
     """What is read of an observation, and how actions go back."""
 
-    def __init__(self, spec: Spec, config: Any, folder: Path, architecture: Any) -> None:
+    def __init__(self, spec: Spec, config: Any, folder: CheckpointFolder, architecture: Any) -> None:
         """`config` is the policy's, `architecture` the model's."""
+        self._normal = normalisers(folder, config.norm_stats, config.normalise)
         self.images = image_fields(spec, config.images)
-        self.fields = state_names(spec, config.state)
+        self.fields = state_names(spec, config.state, _width_of(self._normal.state))
         self.cameras = tuple(dict.fromkeys(str(spec.observations[name].camera) for name in self.images))
         self.action = _action_of(spec, architecture.max_action_dim)
         self.action_width = int(np.prod(self.action.shape))
@@ -209,20 +129,21 @@ class Preprocessing:
                 why=f"it is made of {', '.join(self.fields)}",
                 do="name the fields it was trained with: state: [...]",
             )
-        self._normal = normalisers(folder, config.norm_stats, config.normalise)
         for what, size, scale in (
             ("state", width, self._normal.state),
             ("action", self.action_width, self._normal.actions),
         ):
-            known = size if scale is None else len(scale.statistics.need(*_first_array(scale))[0])
-            if known < size:
+            known = _width_of(scale)
+            if known is not None and known < size:
                 raise ConfigError(
                     f"the statistics are of {known} numbers, the simulator's {what} has {size}",
                     do="choose other fields",
                 )
+        self._relative = Relative(relative_numbers(folder, config.relative, self.action_width))
+        self._relative.check(width)
         self._clip = config.clip_actions
         first = architecture.vlm_config.text_config.bos_token_id
-        self._words = Words(config.tokenizer or folder, config.prompt_length, 2 if first is None else first)
+        self._words = Words(config.tokenizer or folder.path, config.prompt_length, 2 if first is None else first)
 
     def inputs(self, observations: Observations, device: torch.device) -> Inputs:
         """Return what the model is fed."""
@@ -237,33 +158,40 @@ class Preprocessing:
         image = torch.from_numpy(np.ascontiguousarray(field)).to(device)
         return resized(image.permute(0, 3, 1, 2).float(), self._side)
 
-    def _state(self, observations: Observations) -> Tensor:
+    def _numbers(self, observations: Observations) -> np.ndarray:
+        """Return the state as the simulator tells it, [R, S]."""
         count = len(observations)
         parts = [np.asarray(observations.fields[name], np.float32).reshape(count, -1) for name in self.fields]
-        state = np.concatenate(parts, 1) if parts else np.zeros((count, 0), np.float32)
+        return np.concatenate(parts, 1) if parts else np.zeros((count, 0), np.float32)
+
+    def _state(self, observations: Observations) -> Tensor:
+        state = self._numbers(observations)
         if self._normal.state is not None:
             state = self._normal.state.apply(state)
         return functional.pad(torch.from_numpy(state), (0, self._state_width - state.shape[1]))
 
-    def to_simulator(self, actions: Tensor) -> np.ndarray:
-        """Turn the model's actions [R, K, D] into the simulator's [R, K, …]."""
+    def to_simulator(self, actions: Tensor, observations: Observations) -> np.ndarray:
+        """Turn the model's actions [R, K, D] into the simulator's [R, K, …]; they are for the first R rows."""
         found = actions[..., : self.action_width].float().cpu().numpy()
         if self._normal.actions is not None:
             found = self._normal.actions.undo(found)
+        found = self._relative.undo(found, self._numbers(observations)[: len(found)])
         if self._clip and (self.action.low is not None or self.action.high is not None):
             found = np.clip(found.reshape(*found.shape[:2], *self.action.shape), self.action.low, self.action.high)
         return found.astype(self.action.dtype).reshape(*found.shape[:2], *self.action.shape)
 
-    def from_simulator(self, actions: np.ndarray) -> Tensor:
-        """Turn a simulator's actions [R, K, …] into the model's [R, K, D]."""
+    def from_simulator(self, actions: np.ndarray, observations: Observations) -> Tensor:
+        """Turn a simulator's actions [R, K, …], chosen at what rows show, into the model's [R, K, D]."""
         found = np.asarray(actions, np.float32).reshape(*actions.shape[:2], -1)
+        found = self._relative.apply(found, self._numbers(observations))
         if self._normal.actions is not None:
             found = self._normal.actions.apply(found)
         return functional.pad(torch.from_numpy(found), (0, self._action_width - found.shape[-1]))
 
 
-def _first_array(scale: ZScore | Quantile) -> tuple[str, ...]:
-    return ("mean",) if isinstance(scale, ZScore) else ("q01",)
+def _width_of(scale: Any) -> int | None:
+    """Return how many numbers statistics are of; None where there are none."""
+    return None if scale is None else len(scale.statistics.need(*scale.needs)[0])
 
 
 def _action_of(spec: Spec, most: int) -> Field:
