@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import houses
 import interpreters
 from conftest import REPOSITORY
 from manyarms import make_vec
+from manyarms.cli import eval as evaluation
 from manyarms.learning.settings import load
-from oft import made
-from pi0_checkpoints import pi0_folder
+from oft import golden_with_tokenizer, made
+from pi0_checkpoints import pi0_folder, statistics
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,18 @@ def test_every_recipe_is_read_without_warnings(recipe: Path) -> None:
     )
     assert not found.warnings
     assert found.config.runner.logger.log_path == "logs"
+
+
+def test_recipes_for_libero_are_as_published_checkpoints_were_trained() -> None:
+    """Those of RLinf, of OFT's authors, and openpi's pi0_libero."""
+    named = {path.stem: path for path in RECIPES if path.stem.startswith("libero")}
+    found = {stem: load(str(path), ["actor.model.model_path=somewhere"]).config for stem, path in named.items()}
+    assert all(one.train.options["image_size"] == one.eval.options["image_size"] == 256 for one in found.values())
+    options = {stem: {**one.actor.model.of_checkpoint, **one.actor.model.options} for stem, one in found.items()}
+    names = ("head", "num_images", "proprio", "crop_area", "stop_token")
+    assert [options["libero_grpo_openvlaoft"][name] for name in names] == ["tokens", 1, False, 1.0, False]
+    assert [options["libero_grpo_openvlaoft_l1"][name] for name in names] == ["l1", 2, True, 0.9, True]
+    assert options["libero_ppo_pi0"]["relative"] == 6
 
 
 @pytest.mark.parametrize("recipe", [path.stem for path in RECIPES])
@@ -132,6 +146,33 @@ def test_the_libero_recipe_for_pi0_runs_on_libero(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["openvla_oft", "pi0"])
+def test_a_checkpoint_is_evaluated_on_libero_without_naming_its_fields(policy: str, tmp_path: Path) -> None:
+    folder = tmp_path / policy
+    if policy == "pi0":
+        pi0_folder(folder)
+        (folder / "norm_stats.json").write_text(json.dumps(statistics(state=8)))
+        options = ("relative=6", "prompt_length=80")
+    else:
+        golden_with_tokenizer(folder)
+        options = ("unnorm_key=libero_spatial",)
+    found = evaluation.run(
+        evaluation.EvalConfig(
+            "libero/libero_object/0",
+            policy=policy,
+            python=str(interpreters.libero()),
+            policy_options=(f"model_path={folder}", *options),
+            options=("image_size=32",),
+            episodes=1,
+            num_envs=1,
+            max_episode_steps=8,
+            out=tmp_path / "out",
+        )
+    )
+    assert [result.length for result in found.results] == [8]
+
+
+@pytest.mark.slow
 def test_the_rlbench_recipe_runs_on_the_stand_in(tmp_path: Path) -> None:
     tests = REPOSITORY / "tests"
     (tmp_path / "CoppeliaSim").mkdir()
@@ -162,16 +203,17 @@ def test_rlbench_carries_out_what_a_policy_of_the_recipe_may_draw(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["tabletop_grpo_openvlaoft", "libero_grpo_openvlaoft"])
+@pytest.mark.parametrize("recipe", ["tabletop_grpo_openvlaoft", "libero_grpo_openvlaoft", "libero_grpo_openvlaoft_l1"])
 def test_openvla_oft_recipes_run_on_tabletop(recipe: str, tmp_path: Path) -> None:
     """With rewards for every bit of progress: random weights never succeed, and groups all alike teach nothing."""
-    folder = made(tmp_path / "oft", 7)
+    folder = made(tmp_path / "oft", 7, **({"regression": True, "state": 8} if "l1" in recipe else {}))
     words = [*SMALL, f"actor.model.model_path={folder}", "env.train.total_num_envs=2", "algorithm.group_size=2"]
     words += ["algorithm.episodes_per_step=4", "actor.model.options.prompt_length=160"]
     words += ["env.train.options={image_size: 32, arm_mode: delta_ee, shaped_rewards: true}"]
     if "libero" in recipe:
         words += ["env.train.simulator=tabletop/push_button", "env.train.init_states=null"]
         words += ["actor.model.unnorm_key=kitchen", "cluster.component_placement=null"]
+        words += ["actor.model.options.state=[gripper_pose,gripper_open]"] if "l1" in recipe else []
     done = train(recipe, tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(METRICS) <= written(tmp_path / "logs" / recipe)

@@ -32,7 +32,9 @@ from manyarms.policies.openvla_oft.folder import OftFolder, load_part
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
 from manyarms.policies.openvla_oft.model import STOP_TOKEN, Sequence, text_ids
 from manyarms.policies.openvla_oft.policy import OpenVlaOftPolicy
+from manyarms.policies.remote import RemotePolicy
 from manyarms.policies.transforms import MaskedQuantile
+from manyarms.serving.server import PolicyServer, ServerConfig
 from manyarms.simulators.base import Field
 from oft import GOLDEN, SPEC, STATE, golden_with_tokenizer, made, observed, policy_of
 from training import in_folder, lines, written
@@ -441,6 +443,20 @@ def test_eval_gives_the_same_for_any_number_of_environments(golden: Path, tmp_pa
     first, second = ([(r.seed, r.length, r.total_reward) for r in result.results] for result in results)
     assert first == second
     assert len(first) == 3
+
+
+def test_a_served_policy_acts_as_a_local_one(golden: Path) -> None:
+    policy, observations = policy_of(golden, **STATE, deterministic=True, batch_size=4), observed(4)
+    numbers = {name: observations.fields[name].astype(np.float32) for name in ("pose", "open")}
+    observations = observations.with_fields(**numbers)
+    with PolicyServer(policy, SPEC, ServerConfig(port=0)) as server:
+        remote = RemotePolicy(SPEC, port=server.port)
+        assert (remote.chunk, remote.cameras) == (8, ("front", "wrist"))
+        found = remote.act(observations)
+        remote.close()
+    local = policy.act(observations)
+    np.testing.assert_array_equal(found.actions[""], local.actions[""])
+    np.testing.assert_array_equal(found.extras["log_probs"], local.extras["log_probs"])
 
 
 _CONFIG = """

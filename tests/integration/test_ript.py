@@ -15,6 +15,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import interpreters
+import oft
+import pi0_checkpoints
 from manyarms.errors import ConfigError
 from manyarms.policies.base import ActionChunk, Observations
 from pi0_checkpoints import pi0_folder
@@ -375,6 +377,33 @@ def test_a_policy_that_predicts_chunks_is_spoken_to_in_lerobots_names(ript: Any,
     assert np.allclose(batch["observation.state"][0].numpy(), expected, atol=1e-5)
     assert np.allclose(episode["actions"][0], 0.5 * (0.2 + 1e-6) + 0.1)
     assert episode["actions_normalized"][0].shape == (4, 32)
+
+
+def checkpoint(kind: str, folder: Path) -> dict[str, Any]:
+    """Return the options of a policy with a tiny checkpoint, that explores."""
+    if kind == "pi0":
+        made = {"model_path": str(pi0_checkpoints.pi0_folder(folder)), "chunk": 4, "noise": "flow_sde"}
+        return {**made, "state": ["joint_positions", "gripper_open"]}
+    made = {"model_path": str(oft.golden_with_tokenizer(folder)), "unnorm_key": "libero_spatial", "sample": True}
+    return {**made, "state": ["gripper_pose", "gripper_open"]}
+
+
+@pytest.mark.parametrize(("kind", "chunk"), [("pi0", 4), ("openvla_oft", 8)])
+def test_checkpoints_play_by_the_name_of_their_policy(ript: Any, tmp_path: Path, kind: str, chunk: int) -> None:
+    options = {**checkpoint(kind, tmp_path / kind), "device": "cpu", "batch_size": 2, "deterministic": True}
+    options |= {"prompt_length": 96}
+    world = {"cameras": ["front", "wrist"], "image_size": 32, "arm_mode": "delta_ee"}
+    runner = make(ript, policy=kind, policy_options=options, rollouts_per_env=3, max_episode_length=10, **world)
+    played = list(runner.run_policy_in_env("reach_target", all_init_states=[3]))
+    assert len(played) == 3
+    assert max(runner.batches) == 2, "one inference serves both environments"
+    for *_, episode in played:
+        assert all(actions.shape == (chunk, 7) for actions in episode["actions"])
+        assert sum(int(valid.sum()) for valid in episode["valid"]) == 10
+        assert all(np.isfinite(log_prob).all() for log_prob in episode["log_prob"])
+        assert any(log_prob.any() for log_prob in episode["log_prob"])
+    first, second = (np.stack(episode["actions"]) for *_, episode in played[:2])
+    assert not np.array_equal(first, second), "rollouts of one start differ in their noise"
 
 
 def test_what_cannot_work_is_refused_in_words(ript: Any, tmp_path: Path) -> None:
