@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torch.nn import functional
 
 from conftest import goldens
 from manyarms import EpisodeId, cli
@@ -33,6 +34,7 @@ from manyarms.policies import Observations, make_policy, noise
 from manyarms.policies.checkpoints import CheckpointFolder, TensorInfo, inspect
 from manyarms.policies.pi0 import flow, loading
 from manyarms.policies.pi0.fast import Draw, FastPath
+from manyarms.policies.pi0.fused import FusedWeights, product
 from manyarms.policies.pi0.model import Inputs, prefix_of, velocities
 from manyarms.policies.pi0.policy import Pi0Policy
 from manyarms.policies.pi0.preprocessing import Words, image_fields, resized
@@ -572,6 +574,30 @@ def test_the_fast_path_draws_what_the_plain_one_draws(kind: str, lora_rank: int,
                     if parameter.requires_grad:
                         parameter.add_(0.02)
     assert np.abs(plain.act(observations).actions[""] - first).max() > 1e-3
+
+
+def test_small_steps_of_adapters_are_not_rounded_away_beside_weights_of_bfloat16(folder: Path) -> None:
+    policy = policy_of(folder, lora_rank=2, precision="bf16")
+    policy.prepare_to_learn()
+    count = sum(parameter.numel() for parameter in policy.model.parameters())
+    weights = FusedWeights(policy.model, torch.bfloat16)
+    gate, up = (getattr(policy.model.model.dit.layers[0].mlp, f"{name}_proj") for name in ("gate", "up"))
+    x = torch.randn(3, gate.in_features, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.no_grad():
+        before = product(x, weights.expert[0].gate_up)
+        for part, step in ((gate, 1e-5), (up, -1e-5)):
+            part.lora_B["default"].weight.add_(step)
+        weights.refresh()
+        matrix = weights.expert[0].gate_up
+        assert torch.equal(functional.linear(x, matrix.weight), before)
+        assert matrix.down is not None
+        assert matrix.up is not None
+        learnt = functional.linear(functional.linear(x.float(), matrix.down.float()), matrix.up.float())
+        wanted = torch.cat([p.get_delta_weight("default").float() @ x.float().T for p in (gate, up)]).T
+    torch.testing.assert_close(learnt, wanted, rtol=0.05, atol=1e-7)
+    own = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    assert matrix.weight.untyped_storage().data_ptr() in own, "views, not copies"
+    assert sum(parameter.numel() for parameter in policy.model.parameters()) == count
 
 
 def test_weights_that_lie_elsewhere_than_before_are_noticed(folder: Path) -> None:

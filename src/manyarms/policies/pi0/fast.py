@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from manyarms.policies.pi0.flow import Coefficients
-from manyarms.policies.pi0.fused import FusedWeights, GemmaLayer, VisionLayer
+from manyarms.policies.pi0.fused import FusedWeights, GemmaLayer, VisionLayer, product
 from manyarms.policies.pi0.model import Inputs, rotations, time_embedding, turned
 
 #: Lengths that kernels like are multiples of it.
@@ -243,7 +243,7 @@ def _projected(
     x: Tensor, layer: GemmaLayer, turns: tuple[Tensor, Tensor], shape: Shape
 ) -> tuple[Tensor, Tensor, Tensor]:
     heads, kinds, width, epsilon = shape
-    qkv = functional.linear(_normed(x, layer.first_norm, epsilon), layer.qkv)
+    qkv = product(_normed(x, layer.first_norm, epsilon), layer.qkv)
     qkv = qkv.view(*x.shape[:2], heads + 2 * kinds, width).transpose(1, 2)
     query, key, value = qkv.split((heads, kinds, kinds), 1)
     return turned(query, turns), turned(key, turns), value.contiguous()
@@ -251,9 +251,9 @@ def _projected(
 
 def _finished(x: Tensor, seen: Tensor, layer: GemmaLayer, epsilon: float) -> Tensor:
     """Add what was attended to, and the feed-forward part."""
-    x = x + functional.linear(seen.transpose(1, 2).flatten(2), layer.out)
-    gate, up = functional.linear(_normed(x, layer.second_norm, epsilon), layer.gate_up).chunk(2, -1)
-    return x + functional.linear(functional.gelu(gate, approximate="tanh") * up, layer.down)
+    x = x + product(seen.transpose(1, 2).flatten(2), layer.out)
+    gate, up = product(_normed(x, layer.second_norm, epsilon), layer.gate_up).chunk(2, -1)
+    return x + product(functional.gelu(gate, approximate="tanh") * up, layer.down)
 
 
 def _normed(x: Tensor, scale: Tensor, epsilon: float) -> Tensor:

@@ -1,6 +1,7 @@
 """Weights as the fast path reads them: joined where one product can do the work of several, in one precision.
 
 Where nothing has to be converted, the model's own weights become views of the joined ones, and no memory is spent.
+Adapters stay beside them: put into weights of bfloat16, small steps of what they learn would be rounded away.
 """
 
 from __future__ import annotations
@@ -11,19 +12,28 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from manyarms.policies.pi0.model import vision_tower
+
+
+class Matrix(NamedTuple):
+    """A product, W x, and what adapters add to it where there are some: U D x."""
+
+    weight: Tensor
+    down: Tensor | None = None  # [ranks, inputs]
+    up: Tensor | None = None  # [outputs, ranks], scaled
 
 
 class GemmaLayer(NamedTuple):
     """A layer of the language model or of the expert; norms hold 1 + weight."""
 
     first_norm: Tensor
-    qkv: Tensor
-    out: Tensor
+    qkv: Matrix
+    out: Matrix
     second_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Matrix
+    down: Matrix
 
 
 class VisionLayer(NamedTuple):
@@ -85,11 +95,11 @@ class FusedWeights:
         attention, mlp = layer.self_attn, layer.mlp
         return GemmaLayer(
             self._norm(layer.input_layernorm),
-            self._joined([attention.q_proj, attention.k_proj, attention.v_proj]),
-            self._joined([attention.o_proj]),
+            self._matrix([attention.q_proj, attention.k_proj, attention.v_proj]),
+            self._matrix([attention.o_proj]),
             self._norm(layer.post_attention_layernorm),
-            self._joined([mlp.gate_proj, mlp.up_proj]),
-            self._joined([mlp.down_proj]),
+            self._matrix([mlp.gate_proj, mlp.up_proj]),
+            self._matrix([mlp.down_proj]),
         )
 
     def _vision(self, layer: Any) -> VisionLayer:
@@ -106,7 +116,7 @@ class FusedWeights:
         )
 
     def _linear(self, module: Any) -> tuple[Tensor, Tensor]:
-        return self._copy(lambda: effective(module)), self._copy(lambda: module.bias)
+        return self._copy(lambda: module.weight), self._copy(lambda: module.bias)
 
     def _norm(self, module: Any) -> Tensor:
         return self._derive(lambda: 1.0 + module.weight.float())
@@ -124,11 +134,20 @@ class FusedWeights:
         self._derived.append((made, source))
         return made
 
+    def _matrix(self, modules: Sequence[Any]) -> Matrix:
+        """Return layers that read the same input as one, their adapters beside them."""
+        weight = self._joined([getattr(module, "base_layer", module) for module in modules])
+        found = [_adapters(module) for module in modules]
+        if not any(found):
+            return Matrix(weight)
+        down = self._derive(lambda: torch.cat([a.weight for parts in found for a, _, _ in parts]).to(self.dtype))
+        return Matrix(weight, down, self._derive(lambda: _ups(modules, found).to(self.dtype)))
+
     def _joined(self, modules: Sequence[Any]) -> Tensor:
         """Return the weights of layers that read the same input as one."""
         plain = all(type(module) is nn.Linear and module.weight.dtype == self.dtype for module in modules)
         if not plain:
-            return self._derive(lambda: torch.cat([effective(module) for module in modules]).to(self.dtype))
+            return self._derive(lambda: torch.cat([module.weight for module in modules]).to(self.dtype))
         if len(modules) == 1:
             return modules[0].weight.detach()
         whole = torch.cat([module.weight.detach() for module in modules])
@@ -140,10 +159,23 @@ class FusedWeights:
         return whole
 
 
-def effective(module: Any) -> Tensor:
-    """Return a layer's weight with the adapter, if it has one, in it."""
-    if not hasattr(module, "lora_A"):
-        return module.weight
-    base = module.base_layer.weight
-    deltas = [module.get_delta_weight(name) for name in module.active_adapters if name in module.lora_A]
-    return base.float() + sum(delta.float() for delta in deltas) if deltas else base
+def _adapters(module: Any) -> list[tuple[Any, Any, float]]:
+    """Return the adapters of a layer: down, up and scale of each."""
+    names = [name for name in getattr(module, "active_adapters", ()) if name in module.lora_A]
+    return [(module.lora_A[name], module.lora_B[name], module.scaling[name]) for name in names]
+
+
+def _ups(modules: Sequence[Any], found: Sequence[list[tuple[Any, Any, float]]]) -> Tensor:
+    """Return what leads from the ranks of all adapters to the outputs of their own layers, [outputs, ranks]."""
+    blocks = []
+    for module, parts in zip(modules, found, strict=True):
+        none = module.weight.new_zeros(module.weight.shape[0], 0, dtype=torch.float32)
+        blocks.append(torch.cat([none, *(up.weight.float() * scale for _, up, scale in parts)], 1))
+    return torch.block_diag(*blocks)
+
+
+def product(x: Tensor, matrix: Matrix) -> Tensor:
+    found = functional.linear(x, matrix.weight)
+    if matrix.down is None or matrix.up is None:
+        return found
+    return found + functional.linear(functional.linear(x, matrix.down), matrix.up)
