@@ -41,8 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--golden"):
-        golden_kind(config.getoption("--golden"))
+    given: Path | None = config.getoption("--golden")
+    if given:
+        golden_kind(given)
 
 
 def golden_kind(folder: Path) -> str:

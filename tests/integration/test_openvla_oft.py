@@ -221,9 +221,8 @@ def test_a_policy_gives_what_its_network_makes_of_what_it_sees(golden: Path) -> 
 def test_a_checkpoint_acts_without_noise_unless_it_is_told_to_explore(golden: Path, head: str) -> None:
     observations = observed(3)
     later = replace(observations, steps=observations.steps + 1)
-    plain, best, drawn = (
-        policy_of(golden, **STATE, head=head, **options) for options in ({}, {"sample": False}, {"sample": True})
-    )
+    told: list[dict[str, Any]] = [{}, {"sample": False}, {"sample": True}]
+    plain, best, drawn = (policy_of(golden, **STATE, head=head, **options) for options in told)
     np.testing.assert_array_equal(plain.act(observations).actions[""], best.act(observations).actions[""])
     np.testing.assert_array_equal(plain.act(observations).actions[""], plain.act(later).actions[""])
     assert not np.array_equal(drawn.act(observations).actions[""], drawn.act(later).actions[""])
@@ -300,7 +299,7 @@ def test_any_width_chunk_and_number_of_images(
 def test_without_a_stop_token_actions_stand_last(golden: Path) -> None:
     everyone = observed(5)
     policy, other = (policy_of(golden, **STATE, head="tokens", stop_token=stop) for stop in (True, False))
-    longer, shorter = (one._senses.sequence(everyone.texts, CPU) for one in (policy, other))
+    longer, shorter = (one._senses.sequence(list(everyone.texts), CPU) for one in (policy, other))
     assert longer.ids.shape[1] == shorter.ids.shape[1] + 1
     assert (longer.ids == STOP_TOKEN).sum() == 5
     assert not (shorter.ids == STOP_TOKEN).any()
