@@ -399,7 +399,7 @@ def test_checkpoints_play_by_the_name_of_their_policy(ript: Any, tmp_path: Path,
     assert max(runner.batches) == 2, "one inference serves both environments"
     for *_, episode in played:
         assert all(actions.shape == (chunk, 7) for actions in episode["actions"])
-        assert sum(int(valid.sum()) for valid in episode["valid"]) == 10
+        assert sum(int(mask.sum()) for mask in episode["mask"]) == 10
         assert all(np.isfinite(log_prob).all() for log_prob in episode["log_prob"])
         assert any(log_prob.any() for log_prob in episode["log_prob"])
     first, second = (np.stack(episode["actions"]) for *_, episode in played[:2])
