@@ -43,6 +43,9 @@ SIGNATURES = json.loads((houses.TESTS / "data/behavior_signatures.json").read_te
 #: Commands of the right gripper at which the stand-in misbehaves (its world.py).
 HANG, CRASH, ERROR = 0.125, 0.25, 0.375
 
+#: And the one that cuts up a thing.
+SLICE = 0.5
+
 #: One condition, and sixteen.
 RADIO, BASKETS = "turning_on_radio", "assembling_gift_baskets"
 
@@ -410,6 +413,45 @@ def test_every_robot_stands_in_its_own_house(make: Make) -> None:
         assert (seen.observations["head_rgb"][0] != seen.observations["head_rgb"][1]).any()
 
 
+@pytest.mark.parametrize("fork", [False, True], ids=["release", "fork"])
+def test_robots_never_stand_in_one_place(make: Make, tmp_path: Path, fork: bool) -> None:
+    """OmniGibson's own reset would put those of all rows into the first house."""
+    with make(num_envs=3, fork=fork) as envs:
+        for numbers in ((2, 2, 2), (2, 2, 2), (4, 4, 1)):
+            begin(envs, *numbers)
+            act(envs, *[stay()] * 3)
+    assert not notes(tmp_path, "collision")
+
+
+@pytest.mark.parametrize(("version", "fork"), [("3.7.2", False), ("3.7.2", True), ("3.9.1", False)])
+def test_what_is_cut_up_in_one_house_is_gone_only_there(make: Make, version: str, fork: bool) -> None:
+    with make(BASKETS, 3, version=version, fork=fork, on_failure="raise", max_episode_steps=9) as envs:
+        fresh = begin(envs, 2, 3, 3)
+        for cut in range(3):
+            act(envs, *[stay(right=SLICE if row == cut else 1.0) for row in range(3)])
+            seen = begin(envs, 2, 3, 3)  # the first time round, instances are those that lie there
+            assert all(np.allclose(seen[name], fresh[name], atol=1e-4) for name in fresh)
+            act(envs, *[stay(right=SLICE if row == cut else 1.0) for row in range(3)])
+            begin(envs, 1, 1, 1)
+            seen = begin(envs, 2, 3, 3)
+            assert all(np.allclose(seen[name], fresh[name], atol=1e-4) for name in fresh)
+
+
+@pytest.mark.parametrize("version", ["3.7.2", "3.9.1"])
+def test_what_comes_into_being_counts_in_its_own_house_only(make: Make, version: str) -> None:
+    """Halves of logs are no things before there are any."""
+    options = {"online_object_sampling": True, "scene_model": houses.SCENE, "max_chunk": 64}
+    for chopping in range(2):
+        with make("chopping_wood", 2, version=version, on_failure="raise", **options) as envs:
+            for seed in range(2):
+                envs.reset(seed=seed)
+                actions = np.repeat(np.stack([stay(left=1.0)] * 24)[None], 2, axis=0)
+                actions[chopping, ::2, 14] = -1.0
+                chunk = envs.step_chunk(actions)
+                assert chunk.success.tolist() == [row == chopping for row in range(2)]
+                assert not chunk.rewards[1 - chopping].any()
+
+
 @pytest.mark.slow
 def test_episodes_are_the_same_however_rows_are_grouped_and_reset(make: Make) -> None:
     """Three groups of four, as GRPO plays them: the same instance, four attempts."""
@@ -483,6 +525,45 @@ def test_things_rest_where_the_instance_has_them(make: Make, tmp_path: Path) -> 
             envs.recv()
             envs.begin([0], EpisodeId(seed=0, init_state=1))
             assert (envs.recv().observations["head_rgb"] == first).all()
+
+
+def begin(envs: Any, *numbers: int) -> Any:
+    """Begin an episode in every row from an instance."""
+    envs.begin(range(len(numbers)), [EpisodeId(seed=0, init_state=number) for number in numbers])
+    seen = envs.recv(min_rows=len(numbers))
+    return {name: value.copy() for name, value in seen.observations.items()}
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=["release", "fork"])
+@pytest.mark.parametrize("version", ["3.7.2", "3.9.1"])
+def test_nothing_of_an_episode_is_left_in_the_next(make: Make, version: str, fork: bool) -> None:
+    """Neither joints, nor furniture that was pushed, nor what was cut up, nor where another instance had things."""
+    with make(BASKETS, version=version, fork=fork, on_failure="raise") as envs:
+        fresh = {number: begin(envs, number) for number in (2, 3)}
+        for number, right in ((2, 1.0), (3, SLICE), (3, 1.0), (3, SLICE), (2, SLICE)):
+            moved = act(envs, stay(left=-1.0, right=right, drive=1.0, arm=0.7)).observations
+            assert moved["state"][0, 7] == pytest.approx(0.7)
+            seen = begin(envs, number)
+            for name, value in fresh[number].items():
+                assert np.allclose(seen[name], value, atol=1e-5), f"{name} differs"
+    with make(BASKETS, version=version, fork=fork, max_episode_steps=1) as envs:
+        begin(envs, 2)
+        assert act(envs, stay(left=-1.0, right=SLICE)).infos["q_score"][0] == 1 / 16
+        begin(envs, 3)
+        chunk = act(envs, stay())
+        assert (chunk.rewards[0, 0], chunk.infos["q_score"][0]) == (0.0, 0.0)
+
+
+def test_an_instance_without_a_pose_of_the_robot_does_not_take_the_last_ones(make: Make, tmp_path: Path) -> None:
+    houses.build(tmp_path, (RADIO, BASKETS))
+    folder = next((tmp_path / "data").rglob(f"*_task_{RADIO}_instances"))
+    state = houses.instance(RADIO, 3)
+    del state["robot_poses"]
+    with make(on_failure="raise") as envs:
+        (folder / f"{houses.SCENE}_task_{RADIO}_0_3_template-tro_state.json").write_text(json.dumps(state))
+        bare = begin(envs, 3)["proprio"][0, 140:143]
+        assert begin(envs, 5)["proprio"][0, 140] == 6.0
+        assert np.allclose(begin(envs, 3)["proprio"][0, 140:143], bare)
 
 
 def test_another_task_needs_a_group_of_its_own(make: Make) -> None:
@@ -788,7 +869,7 @@ def plain_config(**task: Any) -> dict[str, Any]:
 
 
 def test_the_stand_in_has_the_defects_of_omnigibson(standin: Any) -> None:
-    made = plain_config(termination_config={"max_steps": 5})
+    made = plain_config(termination_config={"max_steps": 5}, use_presampled_robot_pose=True)
     envs = standin.VectorEnvironment(2, made)
     envs.reset()
     truncated = [envs.step([stay(drive=1.0)] * 2)[3][0] for _ in range(7)]
@@ -831,7 +912,7 @@ def test_the_stand_in_needs_its_variables(standin: Any, monkeypatch: pytest.Monk
 
 def test_online_sampling_with_stored_poses_is_refused_by_the_stand_in(standin: Any) -> None:
     with pytest.raises(AssertionError, match="presampled robot pose"):
-        standin.VectorEnvironment(1, plain_config(online_object_sampling=True))
+        standin.VectorEnvironment(1, plain_config(online_object_sampling=True, use_presampled_robot_pose=True))
 
 
 def test_instances_that_do_not_fit_are_told(make: Make, tmp_path: Path) -> None:

@@ -18,15 +18,15 @@ _PREDICATES = parse_domain(_DOMAIN)[-1]
 
 
 class Facts(BDDLBackend):
-    """Predicates that are true when they are among the facts."""
+    """Predicates that are true when they are among the facts, of things that exist."""
 
     def get_predicate_class(self, predicate_name) -> Any:
         if len(_PREDICATES[predicate_name]) == 1:
-            base, judge = UnaryAtomicFormula, lambda self, one: (predicate_name, one.name) in one.facts
+            base, judge = UnaryAtomicFormula, lambda self, one: one.knows((predicate_name, one.name))
         else:
             base, judge = (
                 BinaryAtomicFormula,
-                lambda self, one, two: (predicate_name, one.name, two.name) in one.facts,
+                lambda self, one, two: one.knows((predicate_name, one.name, two.name), two),
             )
         members = {"STATE_NAME": predicate_name, "_evaluate": judge, "_sample": lambda self, *args: None}
         return type(str(predicate_name), (base,), members)
@@ -37,6 +37,7 @@ class Goals:
 
     def __init__(self, scene, activity, definition):
         self.facts = set()
+        self._scene = scene
         _, objects, self._initial, goal = parse_problem(activity, definition, _DOMAIN)
         future = {name for condition in self._initial if condition[0] == "future" for name in condition[1:]}
         self.scope = {name: Thing(scene, name, name not in future) for name in create_scope(objects)}
@@ -45,9 +46,11 @@ class Goals:
         self.options = get_ground_state_options(self.conditions, backend, scope=self.scope, object_map=objects)
         self.words = gen_natural_language_conditions(goal)
 
-    def begin(self):
-        self.facts.clear()
-        self.facts.update(tuple(c) for c in self._initial if c[0] not in ("inroom", "not", "future"))
+    def begin(self, name=None):
+        """Make true what is true at the start, of one thing or of all."""
+        self.facts.difference_update([fact for fact in self.facts if name in (None, fact[1])])
+        initial = [tuple(c) for c in self._initial if c[0] not in ("inroom", "not", "future")]
+        self.facts.update(fact for fact in initial if name in (None, fact[1]))
 
     def fulfil(self):
         for condition in self.options[0]:
@@ -67,6 +70,7 @@ class Goals:
         fact = tuple(body)
         if wanted:
             self.facts.add(fact)
+            self._scene.appear(fact[1:])
         else:
             self.facts.discard(fact)
 

@@ -91,12 +91,42 @@ class Simulator:
         )
         self.scenes = []
         self.playing = False
+        self._callbacks = {"add_obj": {}, "remove_obj": {}, "system_init": {}, "system_clear": {}}
 
     def play(self):
         self.playing = True
 
     def stop(self):
         self.playing = False
+
+    def tell(self, word, thing):
+        """Tell of something that was added or removed, as OmniGibson does itself."""
+        for callback in self._callbacks[word].values():
+            callback(thing)
+
+    def add_callback_on_add_obj(self, name, callback):
+        self._callbacks["add_obj"][name] = callback
+
+    def add_callback_on_remove_obj(self, name, callback):
+        self._callbacks["remove_obj"][name] = callback
+
+    def add_callback_on_system_init(self, name, callback):
+        self._callbacks["system_init"][name] = callback
+
+    def add_callback_on_system_clear(self, name, callback):
+        self._callbacks["system_clear"][name] = callback
+
+    def remove_callback_on_add_obj(self, name):
+        self._callbacks["add_obj"].pop(name, None)
+
+    def remove_callback_on_remove_obj(self, name):
+        self._callbacks["remove_obj"].pop(name, None)
+
+    def remove_callback_on_system_init(self, name):
+        self._callbacks["system_init"].pop(name, None)
+
+    def remove_callback_on_system_clear(self, name):
+        self._callbacks["system_clear"].pop(name, None)
 
     def step(self):
         for _ in range(round(self.sim_step_dt / self.physics_dt)):

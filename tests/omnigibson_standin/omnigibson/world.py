@@ -1,7 +1,8 @@
 """What is in a scene: a robot that goes where it is told at once, and things that only its grippers change.
 
-Closing the left gripper fulfils the next condition of the goal, closing the right one undoes the last. Some commands of
-the right gripper are faults: `HANG`, `CRASH`, `ERROR`.
+Closing the left gripper fulfils the next condition of the goal, closing the right one undoes the last, and driving
+pushes the furniture along. Some commands of the right gripper are faults (`HANG`, `CRASH`, `ERROR`); `SLICE` cuts a
+thing up, so that it is gone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import omnigibson as og
 from .kit import note
 from .tensors import Tensor
 
-HANG, CRASH, ERROR = 0.125, 0.25, 0.375
+HANG, CRASH, ERROR, SLICE = 0.125, 0.25, 0.375, 0.5
 
 _CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
 _SPEEDS = np.array([0.75, 0.75, 1.0])
@@ -65,14 +67,19 @@ class Robot:
             for number, link in enumerate(_CAMERAS):
                 if kept is None or any(part in link for part in kept):
                     self.sensors["%s:%s:Camera:0" % (self.name, link)] = Sensor(number, **size)
-        self.position = scene.origin.copy()
+        self.position = scene.origin + np.array(config.get("position") or np.zeros(3), float)
         self.yaw = 0.0
-        self.rest()
-
-    def rest(self):
-        """Take the pose of a reset."""
-        joints = np.array(self.config["reset_joint_pos"])
+        joints = np.array(self.config["reset_joint_pos"])  # once: a reset takes joints from the scene's file
         self.torso, self.arms, self.grippers = joints[6:10].copy(), np.zeros((2, 7)), np.array([1.0, 1.0])
+        self.velocity = np.zeros(3)
+
+    def save(self):
+        parts = (self.position, self.yaw, self.torso, self.arms, self.grippers)
+        return [np.array(part, float) for part in parts]
+
+    def load(self, state):
+        position, yaw, torso, arms, grippers = (part.copy() for part in state)
+        self.position, self.yaw, self.torso, self.arms, self.grippers = position, float(yaw), torso, arms, grippers
         self.velocity = np.zeros(3)
 
     def apply_action(self, action):
@@ -93,9 +100,12 @@ class Robot:
             self.scene.goals.fulfil()
         if closing[1]:
             self.scene.goals.undo()
+        if action[22] == SLICE:
+            self.scene.slice()
 
     def move(self, seconds):
         self.position[:2] += self.velocity[:2] * seconds
+        self.scene.furniture[:2] += self.velocity[:2] * seconds
         self.yaw += self.velocity[2] * seconds
 
     def set_position_orientation(self, position: Any = None, orientation: Any = None, frame="world"):
@@ -151,7 +161,10 @@ def angles(yaw):
 
 
 class Thing:
-    """Something that an activity is about; it jitters when it was put somewhere, until it is kept still."""
+    """Something that an activity is about; it jitters when it was put somewhere, until it is kept still.
+
+    `exists` is what its task knows, from being told; what is there is in the scene's `present`.
+    """
 
     is_system = False
 
@@ -162,13 +175,15 @@ class Thing:
         self.speed = 0.0
         self.restless = 0
 
-    @property
-    def facts(self):
-        return self.scene.goals.facts
+    def knows(self, fact, other=None):
+        """Tell whether something is true of it, and of another thing, as far as its task knows them."""
+        return self.exists and (other is None or other.exists) and fact in self.scene.goals.facts
 
     def load_state(self, state, serialized=False):
         assert self.exists
+        assert self.name in self.scene.present, "%s was removed" % self.name
         assert not serialized
+        self.scene.goals.begin(self.name)
         self.position = np.array(state["root_link"]["pos"].cpu().numpy(), float)
         self.speed = 0.1
         self.restless = 25
@@ -187,19 +202,33 @@ class Scene:
         self.robot: Any = None
         self.goals: Any = None
         self.things = {}
+        self.present = set()
+        self.furniture = self.origin.copy()
         self.metadata = {"robot_poses": {"R1Pro": [{"position": [0.0, 0.0, 0.0], "orientation": [0.0, 0.0, 0.0, 1.0]}]}}
-        self.initial: Any = {}
+        self._initial_file: Any = None
         og.sim.scenes.append(self)
 
     def move(self, seconds):
         self.robot.move(seconds)
+        self.collide()
         for thing in self.things.values():
             thing.position = thing.position + thing.speed * seconds
             thing.restless = max(0, thing.restless - 1)
 
+    def collide(self):
+        """Push robots apart that stand in one place; their joints do not come out of that as they were."""
+        others = [scene.robot for scene in og.sim.scenes[: self.idx] if scene.robot is not None]
+        if any(np.linalg.norm(robot.position - self.robot.position) < 0.5 for robot in others):
+            note("collision %d" % self.idx)
+            for robot in (self.robot, *others):
+                robot.arms = robot.arms + 0.1
+
     def draw(self):
         where = self.robot.position - self.origin
-        things = sum(float(np.sum(thing.position - self.origin)) for thing in self.things.values())
+        things = sum(
+            float(np.sum(self.things[name].position - self.origin)) for name in self.things if name in self.present
+        )
+        things += float(np.sum(self.furniture - self.origin))
         for sensor in self.robot.sensors.values():
             sensor.draw((float(where[0] + where[1]), float(self.robot.arms.sum()), things))
 
@@ -215,17 +244,77 @@ class Scene:
     def get_task_metadata(self, key):
         return self.metadata.get(key)
 
-    def update_initial_file(self):
-        if any(thing.restless for thing in self.things.values()):
-            note("restless %d" % self.idx)
-        self.initial = {name: thing.position.copy() for name, thing in self.things.items()}
-        places = {name: (position - self.origin).round(4).tolist() for name, position in self.initial.items()}
-        note("things " + json.dumps(places))
+    # -- files: what was saved is what a reset restores, and nothing else is reset ------------------------------------
 
-    def reset(self):
-        for name, position in self.initial.items():
+    def save(self, json_path=None, as_dict=False):
+        assert as_dict
+        state = {
+            "things": {name: thing.position.copy() for name, thing in self.things.items()},
+            "furniture": self.furniture.copy(),
+            "robot": self.robot.save(),
+            "facts": set(self.goals.facts),
+        }
+        newer = og.__version__.startswith("3.9")
+        metadata = {"task": self.metadata} if newer else self.metadata  # itself, not a copy
+        return {"state": state, "objects_info": set(self.present), "metadata": metadata}
+
+    def restore(self, scene_file, update_initial_file=False):
+        metadata = scene_file["metadata"]
+        for key, data in metadata.get("task", metadata).items():
+            self.write_task_metadata(key=key, data=data)
+        wanted = scene_file["objects_info"]
+        if wanted != self.present and og.__version__.startswith("3.9"):
+            og.sim.stop()  # and with it goes where all others were
+            for scene in og.sim.scenes:
+                scene.forget()
+            og.sim.play()
+        for name in self.present - wanted:
+            self._remove(name)
+        self.appear(wanted)
+        state = scene_file["state"]
+        for name, position in state["things"].items():
             self.things[name].position = position.copy()
             self.things[name].speed = 0.0
-        self.robot.rest()
-        self.goals.begin()
+        self.furniture = state["furniture"].copy()
+        self.robot.load(state["robot"])
+        self.goals.facts.clear()
+        self.goals.facts.update(state["facts"])
+        if update_initial_file:
+            self.update_initial_file(scene_file=scene_file)
+
+    def update_initial_file(self, scene_file=None):
+        if any(thing.restless for thing in self.things.values()):
+            note("restless %d" % self.idx)
+        self._initial_file = scene_file or self.save(as_dict=True)
+        saved = self._initial_file["state"]["things"]
+        note("things " + json.dumps({name: (at - self.origin).round(4).tolist() for name, at in saved.items()}))
+
+    def reset(self, hard=True):
+        self.restore(self._initial_file)
         og.sim.step_physics()
+
+    def forget(self):
+        """Lose where everything is, as scenes do when Isaac Sim is stopped."""
+        for thing in self.things.values():
+            thing.position = self.origin - 9.0
+        self.furniture = self.origin - 9.0
+        self.robot.arms = np.full((2, 7), 9.0)
+
+    @property
+    def objects(self):
+        return [SimpleNamespace(name=name) for name in (self.robot.name, *sorted(self.present))]
+
+    def appear(self, names):
+        """Have things that are not there yet, as what is cut up leaves halves."""
+        for name in set(names) - self.present:
+            if not name.startswith("agent."):
+                self.present.add(name)
+                og.sim.tell("add_obj", SimpleNamespace(name=name, scene=self))
+
+    def slice(self):
+        """Cut up the first thing that is there; what is left of it is another object."""
+        self._remove(min(self.present))
+
+    def _remove(self, name):
+        self.present.discard(name)
+        og.sim.tell("remove_obj", SimpleNamespace(name=name, scene=self))

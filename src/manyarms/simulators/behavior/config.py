@@ -39,7 +39,8 @@ def configuration(options: Options, release: Release, activity: str, scene_model
             "activity_definition_id": options.definition,
             "activity_instance_id": 0,
             "online_object_sampling": options.online_object_sampling,
-            "use_presampled_robot_pose": not options.online_object_sampling,
+            # OmniGibson would put all robots into the first scene: there they would collide until we take them out.
+            "use_presampled_robot_pose": False,
             # It looks at its clock before the step is counted: a limit of 5 truncates the sixth.
             "termination_config": {"max_steps": limit - 1},
             "reward_config": {"r_potential": 1.0},

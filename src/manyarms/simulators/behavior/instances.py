@@ -73,6 +73,23 @@ class Instances:
             raise SpecError("%s has no instance %r; there are %s" % (self._what, number, there))
         return self._files[number]
 
+    def stand(self, model: str) -> Dict[str, Any]:
+        """Return where a robot may stand while scenes are loaded, which else is in the middle of the house."""
+        if not self.numbers:
+            return {}
+        with open(self.path(self.numbers[0]), encoding="utf-8") as file:
+            poses = json.load(file).get("robot_poses")
+        return dict(_pose_of(model, poses)) if poses else {}
+
+
+def _pose_of(model: str, poses: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the position and the orientation that an instance has for a robot."""
+    known = {name.lower(): value for name, value in poses.items()}
+    found = known.get("robot") or known.get(model.lower())
+    if found is None:
+        raise SpecError("the instance has no pose for %s, only for %s" % (model, ", ".join(poses)))
+    return found[0]
+
 
 def read(path: str, convert: Callable[[Any], Any]) -> Dict[str, Any]:
     """Return what an instance says, as OmniGibson's tensors."""
@@ -101,17 +118,13 @@ def _in_world(scene: Any, state: Any) -> Any:
 
 
 def put_robot(env: Any) -> None:
-    """Put the robot where the instance has it, in its own scene: OmniGibson's reset takes the frame of the world."""
+    """Put the robot where the instance has it, in its own scene."""
     poses = env.scene.get_task_metadata(key="robot_poses")
     if not poses:
         return
     robot = env.robots[0]
-    model = str(getattr(robot, "model_name", None) or robot.model).lower()
-    known = {name.lower(): value for name, value in poses.items()}
-    found = known.get("robot") or known.get(model)
-    if found is None:
-        raise SpecError("the instance has no pose for %s, only for %s" % (model, ", ".join(poses)))
-    robot.set_position_orientation(found[0]["position"], found[0]["orientation"], frame="scene")
+    pose = _pose_of(str(getattr(robot, "model_name", None) or robot.model), poses)
+    robot.set_position_orientation(pose["position"], pose["orientation"], frame="scene")
     robot.keep_still()
 
 

@@ -22,6 +22,7 @@ from .instances import Instances, put_robot, put_things, read, settle
 from .options import Options
 from .releases import release_of
 from .robot import ACTION, CAMERAS, HEAD_APERTURE, NAME, Senses, action_field
+from .scenes import Clean, part
 from .scoring import QScore
 from .tasks import CHALLENGE, activities, description_of, scene_of
 
@@ -66,7 +67,9 @@ class BehaviorSimulator(LockstepSimulator):
             if not self.options.online_object_sampling:
                 self._instances.choose(self.options.instances)
             self._begin_counting(rows)
-            self._start(configuration(self.options, release, self._activity, scene, self._limit))
+            config = configuration(self.options, release, self._activity, scene, self._limit)
+            config["robots"][0].update(self._instances.stand(release.robot[1]))
+            self._start(config)
             self.spec = self._describe()
             undo.pop_all()
 
@@ -130,6 +133,8 @@ class BehaviorSimulator(LockstepSimulator):
         self._origins = [self._array(env.scene.get_position_orientation()[0]) for env in self._envs.envs]
         for env in self._envs.envs:
             self._set_cameras(env)
+        part(og.sim, self._envs.envs)
+        self._clean = [Clean(env) for env in self._envs.envs]
 
     def _set_cameras(self, env: Any) -> None:
         width, height = self.options.size
@@ -167,6 +172,7 @@ class BehaviorSimulator(LockstepSimulator):
         for row in neighbours:  # else they would drive on, at their last speed, while others are reset
             self._envs.envs[row].robots[0].apply_action(self._tensor(self.hold(row)))
             self._disturbed[row] += 1
+        self._bring_back(rows)
         self._place(instances)
         self._restart(rows)
         for row, instance in instances.items():
@@ -188,12 +194,23 @@ class BehaviorSimulator(LockstepSimulator):
         numbers = self._instances.numbers
         return numbers[drawn % len(numbers)] if numbers else None
 
+    def _bring_back(self, rows: Sequence[int]) -> None:
+        """Give scenes the things back that are gone, before any is laid out.
+
+        OmniGibson 3.9 stops Isaac Sim for that, and whatever is in it forgets where it was.
+        """
+        for row in rows:
+            if not self._clean[row].complete:
+                self._clean[row].restore()
+                self._placed[row] = None
+
     def _place(self, instances: Mapping[int, Optional[int]]) -> None:
         """Lay out the scenes that are not to begin from where they began last."""
         new = {row: number for row, number in instances.items() if number is not None and number != self._placed[row]}
         for row, number in new.items():
             env = self._envs.envs[row]
             self._placed[row] = None
+            self._clean[row].restore()
             put_things(env, read(self._instances.path(number), self._convert))
             put_robot(env)
         if new:

@@ -37,6 +37,7 @@ class BehaviorTask(BaseTask):
     def initialize_activity(self, env):
         goals = env.scene.goals = Goals(env.scene, self.activity_name, self.activity_definition_id)
         env.scene.things = {name: thing for name, thing in goals.scope.items() if thing.exists}
+        env.scene.present = {name for name in env.scene.things if not name.startswith("agent.")}
         self.object_scope = dict(goals.scope)
         if og.__version__.startswith("3.9"):
             self.object_scope = {name: thing if thing.exists else None for name, thing in goals.scope.items()}
@@ -45,6 +46,30 @@ class BehaviorTask(BaseTask):
         self.activity_natural_language_goal_conditions = goals.words
         self._goals = goals
         goals.begin()
+        name = "%s_refresh" % self.activity_name  # the same for all scenes: the last one takes it from the others
+        og.sim.add_callback_on_add_obj(name=name, callback=self._update_bddl_scope_from_added_obj)
+        og.sim.add_callback_on_remove_obj(name=name, callback=self._update_bddl_scope_from_removed_obj)
+        og.sim.add_callback_on_system_init(name=name, callback=self._update_bddl_scope_from_system_init)
+        og.sim.add_callback_on_system_clear(name=name, callback=self._update_bddl_scope_from_system_clear)
+
+    def _update_bddl_scope_from_added_obj(self, obj):
+        self._know(obj.name, True)
+
+    def _update_bddl_scope_from_removed_obj(self, obj):
+        self._know(obj.name, False)
+
+    def _update_bddl_scope_from_system_init(self, system):
+        self._know(system.name, True)
+
+    def _update_bddl_scope_from_system_clear(self, system):
+        self._know(system.name, False)
+
+    def _know(self, name, exists):
+        """Note by its name whether a thing exists; which scene it is in is not asked."""
+        thing = self._goals.scope[name]
+        thing.exists = exists
+        if og.__version__.startswith("3.9"):
+            self.object_scope[name] = thing if exists else None
 
     def reset(self, env):
         super().reset(env)
