@@ -15,7 +15,7 @@ for workers (omnigibson), and BEHAVIOR's datasets (data: robots, houses, instanc
   --venv DIR         the virtual environment of the workers (default: .venvs/behavior of this checkout)
   --python PROGRAM   the Python 3.10 to make it with (default: python3.10)
   --source WHICH     BEHAVIOR-1K: a repository, or a folder that holds a checkout
-  --ref NAME         the branch or tag to take (default: v3.7.2)
+  --ref NAME         the branch or tag to take (default: v3.7.2); of 3.7 only, others stand on another Isaac Sim
   --fork             take RLinf's fork instead, which resets single scenes and leaves out observations nobody sees
   --torch-index URL  where PyTorch comes from (default: its own index for CUDA 12.4)
   --url URL          download Isaac Sim from here instead
@@ -74,6 +74,13 @@ done
 [[ ,$only, =~ ^,((isaac|omnigibson|data),)+$ ]] || wrong "--only takes isaac, omnigibson and data"
 [ -z "$fork" ] || source=https://github.com/RLinf/BEHAVIOR-1K.git ref=${ref:-RLinf/v3.7.2}
 ref=${ref:-v3.7.2}
+
+refuse_release() { # WHAT VERSION
+  fail "$1 is OmniGibson $2" "this installs what 3.7 stands on: Isaac Sim $version, Python 3.10, PyTorch 2.6, the instances of 2025" \
+    "leave --ref out; for 3.9.1 (Isaac Sim 5.1.0, Python 3.11) follow BEHAVIOR-1K's own setup.sh, which manyarms then runs with --python"
+}
+# A name without a version, such as main, is looked at when it is there.
+[[ ! $ref =~ ([0-9]+\.[0-9]+) ]] || [ "${BASH_REMATCH[1]}" = 3.7 ] || refuse_release "--ref $ref" "${BASH_REMATCH[1]}"
 
 wanted() { # STEP
   [[ ,$only, == *,$1,* ]]
@@ -200,7 +207,7 @@ find_python() {
 }
 
 install_omnigibson() {
-  local checkout=$venv/BEHAVIOR-1K recipe mark=$venv/manyarms-behavior.txt pip
+  local checkout=$venv/BEHAVIOR-1K recipe mark=$venv/manyarms-behavior.txt pip told
   [ ! -d "$source" ] || source=$(realpath "$source")
   recipe="$source $ref"
   if [ -f "$mark" ] && [ "$(<"$mark")" = "$recipe" ]; then
@@ -212,10 +219,15 @@ install_omnigibson() {
   [ -x "$venv/bin/python" ] || run "$python" -m venv "$venv"
   if [ -d "$source" ]; then
     checkout=$source
-  elif [ ! -d "$checkout/OmniGibson" ]; then
+  elif [ ! -d "$checkout/OmniGibson" ] || [ -f "$mark" ]; then # that of another recipe
     run rm -rf "$checkout"
     run git clone --quiet --depth 1 --branch "$ref" "$source" "$checkout" ||
       fail "BEHAVIOR-1K could not be fetched from $source" "see git's message above" "check the network; or clone it elsewhere, and name the folder: --source DIR"
+  fi
+  told=$(sed -n 's/^__version__ = .*"\([0-9][0-9.]*\)".*/\1/p' "$checkout/OmniGibson/omnigibson/__init__.py" 2>/dev/null || true)
+  if [ "$told" ] && [[ $told != 3.7.* ]]; then
+    [ "$checkout" = "$source" ] || rm -rf "$checkout"
+    refuse_release "$source $ref" "$told"
   fi
   pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
   # numpy 2 breaks Isaac Sim's own modules, and newer setuptools the editable installation.
@@ -238,6 +250,7 @@ export OMNIGIBSON_DATA_PATH=\${OMNIGIBSON_DATA_PATH:-$(printf %q "$data")}
 export CARB_APP_PATH=\${CARB_APP_PATH:-\$ISAAC_PATH/kit} EXP_PATH=\${EXP_PATH:-\$ISAAC_PATH/apps}
 SCRIPT_DIR=\$ISAAC_PATH
 [ ! -f "\$ISAAC_PATH/setup_python_env.sh" ] || . "\$ISAAC_PATH/setup_python_env.sh"
+[ ! -f "\$ISAAC_PATH/kit/libcarb.so" ] || export LD_PRELOAD=\$ISAAC_PATH/kit/libcarb.so\${LD_PRELOAD:+:\$LD_PRELOAD}
 exec $(printf %q "$venv/bin/python") "\$@"
 LAUNCHER
   chmod 755 "$launcher"

@@ -28,6 +28,7 @@ from manyarms import EpisodeId
 from manyarms.errors import ManyarmsError, SimulatorError, StartError, WorkerDied, WorkerTimeout
 from manyarms.policies import make_policy
 from manyarms.rollout import Runner, RunnerConfig
+from manyarms.simulators import registry
 from manyarms.simulators.base import SpecError
 from manyarms.simulators.behavior import gpus
 from manyarms.simulators.behavior.releases import RELEASES
@@ -272,6 +273,26 @@ def test_the_score_of_the_newer_release_is_the_same(make: Make) -> None:
         assert act(envs, stay(left=-1.0)).infos["q_score"][0] == 1 / 16
 
 
+@pytest.mark.parametrize(("version", "window", "mass"), [("3.7.2", "0.75", "40"), ("3.9.1", "0.0333333", "250")])
+def test_evaluations_are_played_by_the_rules_of_the_challenge(
+    make: Make, tmp_path: Path, version: str, window: str, mass: str
+) -> None:
+    """And training by OmniGibson's, as in RLinf."""
+    judging = registry.fact(f"behavior/{RADIO}", "evaluation_options", {})
+    with make(num_envs=2, version=version) as envs:
+        begin(envs, 1, 2)
+        assert set(notes(tmp_path, "rules")) == {"CookingSystemRule MixingToolRule SlicingRule ToggleableMachineRule"}
+        assert set(notes(tmp_path, "window")) == {"0.0333333"}
+        assert set(notes(tmp_path, "mass")) == {"40"}
+    with make(num_envs=2, version=version, **judging) as envs:
+        seen = {int(number) for seed in range(8) for number in envs.reset(seed=seed)[1]["instance"]}
+        assert seen <= {6, 7, 301, 302, 303}, "instances that are not trained on"
+        assert notes(tmp_path, "rules")[-1] == "SlicingRule"
+        assert notes(tmp_path, "window")[-1] == window
+        assert notes(tmp_path, "mass")[-1] == mass
+        assert np.allclose(begin(envs, 1, 1)["state"][:, 7:21], 0.0), "weighing robots moves none"
+
+
 @pytest.mark.slow
 def test_all_tasks_of_the_challenge_have_words_and_can_be_done(make: Make, tmp_path: Path) -> None:
     assert list(CHALLENGE) == SIGNATURES["challenge_tasks"]
@@ -294,6 +315,8 @@ def test_any_activity_goes_by_its_name_and_an_unknown_one_gets_suggestions(make:
     assert (task["online_object_sampling"], task["use_presampled_robot_pose"]) == (True, False)
     with pytest.raises(ManyarmsError, match="turning_on_radio"):
         make("turning_on_radios")
+    # OmniGibson loads tasks from the instances only, wherever else a scene may be.
+    houses.write_instances(tmp_path / "data/behavior-1k-assets/scenes", "picking_up_trash", range(1))
     with pytest.raises(StartError, match=r"no scene in(.|\n)*install_behavior"):
         make("picking_up_trash")
 
@@ -592,6 +615,14 @@ def test_all_missing_variables_are_named_at_once(make: Make) -> None:
         make(env={"EXP_PATH": "/nowhere"})
 
 
+def test_folders_may_be_relative_or_begin_at_home(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OmniGibson and Kit would take them as they are, from wherever they work."""
+    monkeypatch.chdir(tmp_path)
+    with make(env={"OMNIGIBSON_DATA_PATH": "data", "ISAAC_PATH": "~/isaac", "HOME": str(tmp_path)}) as envs:
+        envs.reset(seed=0)
+    assert notes(tmp_path, "data")[-1] == str(tmp_path / "data")
+
+
 def test_the_isaac_sim_of_pip_needs_no_variable(make: Make, tmp_path: Path) -> None:
     lines = [
         f"os.environ[{name!r}] = {str(tmp_path / folder)!r}"
@@ -641,6 +672,27 @@ def test_a_launch_that_hangs_or_crashes_is_ended_and_told(make: Make) -> None:
         make(faults="launch_hang", start_timeout=2.0)
     with pytest.raises(ManyarmsError, match="SIGABRT"):
         make(faults="launch_crash")
+
+
+def test_it_has_the_time_to_compile_shaders(make: Make) -> None:
+    with make() as envs:
+        assert envs.config.start_timeout == 1200.0
+    with make(start_timeout=99.0) as envs:
+        assert envs.config.start_timeout == 99.0
+
+
+def test_the_installed_numba_is_loaded_before_kit_brings_its_own(make: Make, tmp_path: Path) -> None:
+    for name in ("llvmlite", "numba", "numba/np", "numba/core", "numba/core/runtime"):
+        (tmp_path / "site" / name).mkdir(parents=True)
+        (tmp_path / "site" / name / "__init__.py").touch()
+    log = f"open({str(tmp_path / 'log')!r}, 'a').write('numba\\n')\n"
+    (tmp_path / "site/numba/np/arrayobj.py").write_text(log)
+    (tmp_path / "site/numba/core/runtime/context.py").write_text("raise ImportError('one that does not work')\n")
+    path = os.pathsep.join([str(houses.STANDIN), str(houses.TESTS), str(tmp_path / "site")])
+    with make(env={"PYTHONPATH": path}) as envs:
+        envs.reset(seed=0)
+    words = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+    assert words.index("numba") < words.index("launch")
 
 
 def test_processes_have_caches_of_their_own_and_take_them_up_again(make: Make, tmp_path: Path) -> None:
@@ -737,6 +789,9 @@ def test_old_drivers_and_gpus_without_ray_tracing_are_warned_of(make: Make, tmp_
     with make(env=path, num_envs=1, egl_device=1) as envs:
         (warning,) = envs.reset(seed=0)[1]["warnings"][0]
         assert "may hang" in warning
+    # In a placed run each process has a first worker, and the plan has looked at all of them.
+    with make(env={**path, "MANYARMS_PLACED": "1"}, num_envs=1, egl_device=1) as envs:
+        assert "warnings" not in envs.reset(seed=0)[1]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def make_zip(folder: Path, version: str = "4.5.0-rc.36", top: str = "", name: st
     with zipfile.ZipFile(folder / name, "w") as archive:
         archive.writestr(f"{top}VERSION", f"{version}\n")
         archive.writestr(f"{top}apps/isaacsim.exp.base.kit", "kit")
+        archive.writestr(f"{top}kit/libcarb.so", "")
         archive.writestr(f"{top}setup_python_env.sh", 'export PYTHONPATH="$SCRIPT_DIR/exts"\n')
         program = zipfile.ZipInfo(f"{top}kit/kit")
         program.external_attr = 0o755 << 16
@@ -47,17 +48,18 @@ def make_zip(folder: Path, version: str = "4.5.0-rc.36", top: str = "", name: st
     return folder / name
 
 
-def make_checkout(folder: Path) -> Path:
+def make_checkout(folder: Path, version: str = "3.7.2") -> Path:
     """Make what the script looks at in a checkout of BEHAVIOR-1K."""
-    for part in ("bddl3", "OmniGibson"):
+    for part in ("bddl3", "OmniGibson/omnigibson"):
         (folder / part).mkdir(parents=True)
+    (folder / "OmniGibson/omnigibson/__init__.py").write_text(f'import os\n\n__version__ = "{version}"\n')
     return folder
 
 
 def python310(machine: Machine) -> Path:
     """Make a Python that makes environments whose pip and OmniGibson write down what they are asked."""
     inner = f"""#!/bin/bash
-echo "$ISAAC_PATH|$PYTHONPATH|$*" >> {machine.folder}/asked
+echo "$ISAAC_PATH|$PYTHONPATH|$LD_PRELOAD|$*" >> {machine.folder}/asked
 case "$*" in
   *'-m pip'*) ;;
   *asset_utils*)
@@ -153,7 +155,8 @@ def test_everything_is_installed_once(machine: Machine, mirror: Mirror) -> None:
     assert "numpy<2" in pip[0]
     assert "OmniGibson" in pip[2]
     download = next(line for line in asked(machine) if "asset_utils" in line)
-    assert download.startswith(f"{isaac}|{isaac}/exts|"), "with the paths of Isaac Sim"
+    wanted = f"{isaac}|{isaac}/exts|{isaac}/kit/libcarb.so|"
+    assert download.startswith(wanted), "with the paths of Isaac Sim, and the library that its python.sh loads first"
     code = 'echo "$ISAAC_PATH $OMNIGIBSON_DATA_PATH"'
     shell = ["bash", "-euc", f". {machine.home}/.bashrc; {code}"]
     assert subprocess.run(shell, env=machine.env, capture_output=True, text=True, check=True).stdout.split() == [
@@ -268,6 +271,24 @@ def test_what_is_in_the_way_is_left_alone(machine: Machine, mirror: Mirror) -> N
     assert machine.listing() == before
     machine.env["MANYARMS_ROOM"] = "99999999"
     assert "there is no room for Isaac Sim" in machine.bad(INSTALL, *arguments, "--prefix", machine.home / "other")
+
+
+def test_another_release_is_refused_with_what_it_stands_on(machine: Machine, mirror: Mirror) -> None:
+    """Only 3.7 fits the Isaac Sim, the Python, the PyTorch and the instances that are installed."""
+    python310(machine)
+    before = machine.listing()
+    for ref in ("v3.9.1", "RLinf/v3.9.1"):
+        said = machine.bad(INSTALL, "--ref", ref, "--dry-run")
+        assert f"--ref {ref} is OmniGibson 3.9" in said
+        assert "Isaac Sim 5.1.0" in said
+    assert machine.listing() == before
+    for ref in ("v3.7.1", "main"):
+        assert f"--branch {ref}" in machine.good(INSTALL, "--ref", ref, "--dry-run")
+    checkout = make_checkout(machine.folder / "newer", "3.9.1")
+    arguments = ["--accept-licences", "--only", "omnigibson", "--venv", machine.folder / "venv", "--source", checkout]
+    assert "is OmniGibson 3.9.1" in machine.bad(INSTALL, *arguments)
+    assert not any("-m pip" in line for line in asked(machine))
+    assert checkout.is_dir(), "what is the user's own stays"
 
 
 def test_another_python_than_3_10_is_refused(machine: Machine, mirror: Mirror) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning.settings import load, recipes
 from manyarms.placement.environments import Totals
 from manyarms.placement.plan import plan
+from manyarms.placement.seats import Seat
 from manyarms.placement.topology import Cluster, Node, NodeGroup, cluster_from
 from manyarms.reporting.console import table
 
@@ -234,6 +237,15 @@ def test_isaac_is_warned_of_where_environments_begin_above_gpu_0() -> None:
     assert not placed(above).warnings
     assert not placed(HYBRID, renders_from_gpu_0=True).warnings
     assert "Isaac" not in "".join(placed(above, LAPTOP, renders_from_gpu_0=True).warnings)
+
+
+def test_workers_know_whether_a_plan_has_chosen_their_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANYARMS_PLACED", "")
+    monkeypatch.chdir(tmp_path)
+    Seat("rollout", 1, 4, "cpu", tmp_path, ()).enter()
+    assert not os.environ["MANYARMS_PLACED"]
+    Seat("rollout", 1, 4, "cpu", tmp_path, (), egl_devices=(1,)).enter()
+    assert os.environ["MANYARMS_PLACED"]
 
 
 def test_environments_that_nodes_share_unevenly_are_told() -> None:

@@ -40,6 +40,8 @@ class Seat:
 
     def enter(self) -> None:
         """Go to the driver's directory, where there is one of that name on this node; find the modules it finds."""
+        if self.egl_devices:
+            os.environ["MANYARMS_PLACED"] = "1"  # who renders where was looked at as a whole
         with suppress(OSError):
             os.chdir(self.folder)
         sys.path += [entry for entry in self.imports if entry not in sys.path]

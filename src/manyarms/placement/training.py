@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -89,6 +90,8 @@ def _train_placed(settings: Settings, resume: bool) -> TrainResult:
         from ray.exceptions import RayError
 
         found = plan_for(config, [node.node for node in cluster.nodes])
+        for warning in found.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         cluster.reserve(found)
         with (
             Interrupts(at_once=False) as interrupts,

@@ -26,10 +26,15 @@ BUILT_IN = {
 }
 
 #: What must be known of them before they are imported. ``about``: what it is; ``worker_bytes``: what a worker may
-#: come to hold (forked ones share much of it); ``evaluation_options``: how one is set up to judge a policy;
+#: come to hold (forked ones share much of it); ``start_timeout``: seconds in which one must have started;
+#: ``evaluation_options``: how one is set up to judge a policy;
 #: ``draws_through_qt``: whether it can draw without an X server depends on its Qt, and has to be tried.
 FACTS: Dict[str, Dict[str, Any]] = {
-    "behavior": {"about": "BEHAVIOR-1K: household activities on OmniGibson and Isaac Sim"},
+    "behavior": {
+        "about": "BEHAVIOR-1K: household activities on OmniGibson and Isaac Sim",
+        "start_timeout": 1200.0,  # it compiles shaders when it is first started
+        "evaluation_options": {"instances": "eval", "challenge_rules": True},
+    },
     "gym": {"about": "any registered Gymnasium environment"},
     "libero": {
         "about": "LIBERO: five suites of tasks on robosuite 1.4",

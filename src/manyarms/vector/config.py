@@ -95,7 +95,7 @@ class VectorConfig:
     start_method: str = "forkserver"
     """Fork workers from one process that has imported the simulator ("forkserver"), or start each anew ("spawn")."""
     start_timeout: float = 180.0
-    """Seconds in which every worker must have built its simulator."""
+    """Seconds in which every worker must have built its simulator; BEHAVIOR has 1200 by default."""
     step_timeout: float | None = None
     """Seconds a step may take, not counting what the worker waits for a CPU; default: generous, by what was seen."""
     reset_timeout: float | None = None

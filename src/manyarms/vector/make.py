@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from manyarms.simulators.registry import fact
 from manyarms.vector.config import SimulatorConfig, VectorConfig, rows_of
 from manyarms.vector.env import VectorEnv
 
@@ -25,6 +27,10 @@ def make_vec(
     `VectorConfig` go there; all others go to the simulator. `rename` gives fields and cameras other names.
     """
     settings = {name: options.pop(name) for name in list(options) if name in VectorConfig.names()}
-    config = VectorConfig(num_envs=num_envs, **settings)
     common = {"options": options, "python": python, "env": env or {}, "rename": rename or {}}
-    return VectorEnv(rows_of(simulator, num_envs, common), config)
+    config = VectorConfig(num_envs=num_envs, **settings)
+    rows = rows_of(simulator, num_envs, common)
+    if "start_timeout" not in settings:
+        slowest = max(fact(row.id, "start_timeout", config.start_timeout) for row in rows)
+        config = replace(config, start_timeout=slowest)
+    return VectorEnv(rows, config)

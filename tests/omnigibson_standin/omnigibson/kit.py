@@ -71,6 +71,7 @@ class App:
         if "launch_crash" in asked:
             os.abort()
         fail_at("launch_error", "Failed to acquire interface: carb::windowing")
+        note("data %s" % gm.DATA_PATH)
         note("launch gpu=%s headless=%s viewer=%s" % (gm.GPU_ID, gm.HEADLESS, gm.RENDER_VIEWER_CAMERA))
 
     def close(self):
@@ -97,6 +98,10 @@ class Simulator:
         self.playing = True
 
     def stop(self):
+        """Stop, and with that forget where everything is."""
+        for scene in self.scenes:
+            if scene.robot is not None and self.playing:
+                scene.forget()
         self.playing = False
 
     def tell(self, word, thing):

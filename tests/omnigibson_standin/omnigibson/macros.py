@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from types import SimpleNamespace
+from typing import Any
 
 
 class MacroDict(dict):
@@ -40,5 +43,19 @@ gm = MacroDict(
     ENABLE_OBJECT_STATES=True,
     ENABLE_TRANSITION_RULES=True,
 )
+#: Those of modules, below the names of their files.
+macros: Any = SimpleNamespace(globals=gm, robots=SimpleNamespace(manipulation_robot=MacroDict(GRASP_WINDOW=1 / 30)))
+
+
+@contextlib.contextmanager
+def unlocked():
+    read = macros.robots.manipulation_robot._read
+    kept = set(read)
+    read.clear()
+    yield
+    read.update(kept)
+
+
+macros.unlocked = unlocked
 if not os.environ.get("OMNIGIBSON_STANDIN_VERSION", "3.7.2").startswith("3.9"):
     gm["ENABLE_FLATCACHE"] = False

@@ -72,6 +72,7 @@ class Robot:
         joints = np.array(self.config["reset_joint_pos"])  # once: a reset takes joints from the scene's file
         self.torso, self.arms, self.grippers = joints[6:10].copy(), np.zeros((2, 7)), np.array([1.0, 1.0])
         self.velocity = np.zeros(3)
+        self.base_footprint_link = SimpleNamespace(mass=40.0)
 
     def save(self):
         parts = (self.position, self.yaw, self.torso, self.arms, self.grippers)
@@ -265,8 +266,6 @@ class Scene:
         wanted = scene_file["objects_info"]
         if wanted != self.present and og.__version__.startswith("3.9"):
             og.sim.stop()  # and with it goes where all others were
-            for scene in og.sim.scenes:
-                scene.forget()
             og.sim.play()
         for name in self.present - wanted:
             self._remove(name)
@@ -285,6 +284,7 @@ class Scene:
     def update_initial_file(self, scene_file=None):
         if any(thing.restless for thing in self.things.values()):
             note("restless %d" % self.idx)
+        note("mass %g" % self.robot.base_footprint_link.mass)
         self._initial_file = scene_file or self.save(as_dict=True)
         saved = self._initial_file["state"]["things"]
         note("things " + json.dumps({name: (at - self.origin).round(4).tolist() for name, at in saved.items()}))

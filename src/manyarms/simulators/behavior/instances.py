@@ -46,7 +46,10 @@ class Instances:
                 self._files.update(evaluation)
                 self.numbers = sorted(evaluation)
                 if not evaluation:
-                    raise SpecError("there are no evaluation instances of %s below %s" % (self._what, self._root))
+                    raise SpecError(
+                        "there are no evaluation instances of %s below %s: instances='train', or numbers, name others"
+                        % (self._what, self._root)
+                    )
             else:
                 self.numbers = sorted(set(self._files) - set(evaluation))
             return

@@ -31,6 +31,8 @@ class Options:
     """What episodes begin from: instances of the split train or eval, or these."""
     online_object_sampling: bool = False
     """Have OmniGibson place the objects itself when the scene is loaded; instances are then not used."""
+    challenge_rules: bool = False
+    """Play by the rules of the challenge, which OmniGibson does not keep by itself; evaluations do."""
     partial_reset: Optional[bool] = None
     """Whether rows are reset one by one; by default where this OmniGibson can."""
     grasping_mode: str = "assisted"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from ..base import SpecError
 
@@ -52,12 +52,23 @@ class Release(NamedTuple):
     """The folder of instances below OMNIGIBSON_DATA_PATH."""
     evaluation: str
     """Where the dataset has its evaluation instances; nothing: among the others, listed in test_instances.csv."""
+    grasp_window: Optional[float] = None
+    """Seconds for which the challenge has a grasp held before the thing is held fast; nothing: as OmniGibson has it."""
+    base_mass: Optional[float] = None
+    """Kilograms of the robot's base in the challenge; nothing: as OmniGibson has it."""
 
 
 #: By the first two numbers of the version; the first is what is installed unless told otherwise.
 RELEASES: Dict[str, Release] = {
     "3.7": Release(
-        "3.7.2", "4.5.0", "3.10", ("type", "R1Pro"), _PROPRIO_2025, "2025-challenge-task-instances", evaluation=""
+        "3.7.2",
+        "4.5.0",
+        "3.10",
+        ("type", "R1Pro"),
+        _PROPRIO_2025,
+        "2025-challenge-task-instances",
+        evaluation="",
+        grasp_window=0.75,
     ),
     "3.9": Release(
         "3.9.1",
@@ -67,6 +78,7 @@ RELEASES: Dict[str, Release] = {
         _PROPRIO_2026,
         "2026-challenge-task-instances",
         evaluation="scene_test/public",
+        base_mass=250.0,
     ),
 }
 

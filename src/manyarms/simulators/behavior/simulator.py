@@ -16,11 +16,11 @@ import numpy as np
 
 from ..base import Field, LockstepSimulator, Spec, SpecError, Start, StepResult, Task, UnknownTask, put
 from ..choices import take_options
-from . import stack
+from . import challenge, stack
 from .config import CONTROL_RATE, configuration
 from .instances import Instances, put_robot, put_things, read, settle
 from .options import Options
-from .releases import release_of
+from .releases import Release, release_of
 from .robot import ACTION, CAMERAS, HEAD_APERTURE, NAME, Senses, action_field
 from .scenes import Clean, part
 from .scoring import QScore
@@ -69,7 +69,7 @@ class BehaviorSimulator(LockstepSimulator):
             self._begin_counting(rows)
             config = configuration(self.options, release, self._activity, scene, self._limit)
             config["robots"][0].update(self._instances.stand(release.robot[1]))
-            self._start(config)
+            self._start(config, release)
             self.spec = self._describe()
             undo.pop_all()
 
@@ -104,7 +104,7 @@ class BehaviorSimulator(LockstepSimulator):
         """Whether the cameras' images show where things are now."""
         self._watching: Sequence[str] = self.options.cameras
 
-    def _start(self, config: Dict[str, Any]) -> None:
+    def _start(self, config: Dict[str, Any], release: Release) -> None:
         og, options = self._og, self.options
         stack.set_macros(
             og,
@@ -118,6 +118,8 @@ class BehaviorSimulator(LockstepSimulator):
                 "RENDER_VIEWER_CAMERA": False,
             },
         )
+        if options.challenge_rules:
+            challenge.set_rules(release)
         BehaviorSimulator._live = True
         self._envs = stack.launch(
             og,
@@ -134,6 +136,8 @@ class BehaviorSimulator(LockstepSimulator):
         for env in self._envs.envs:
             self._set_cameras(env)
         part(og.sim, self._envs.envs)
+        if options.challenge_rules:
+            challenge.weigh_robots(og.sim, self._envs.envs, release)
         self._clean = [Clean(env) for env in self._envs.envs]
 
     def _set_cameras(self, env: Any) -> None:

@@ -44,24 +44,38 @@ class Broken(RuntimeError):
 
 def prepare() -> str:
     """Set what Kit and OmniGibson read from the environment; say all that is missing, or return where the data is."""
+    wrong = missing_variables()
+    if wrong:
+        raise MissingPart("%s. %s. %s" % ("; ".join(wrong), _EXPORT, INSTALL))
+    for name in (_DATA, _ISAAC):
+        if os.environ.get(name):  # Kit works elsewhere, and takes ~ for a name
+            os.environ[name] = _folder(name)
+    if os.environ.get(_ISAAC):
+        os.environ.setdefault("EXP_PATH", os.path.join(os.environ[_ISAAC], "apps"))
+        os.environ.setdefault("CARB_APP_PATH", os.path.join(os.environ[_ISAAC], "kit"))
+    os.environ.setdefault("OMNIGIBSON_HEADLESS", "1")
+    os.environ.setdefault("OMNI_KIT_ACCEPT_EULA", "YES")  # as OmniGibson does itself; the installer has asked
+    return os.environ[_DATA]
+
+
+def missing_variables() -> List[str]:
+    """Say which variables are missing or do not hold what they should; change nothing."""
     wrong = []
-    data = os.environ.get(_DATA, "")
-    if not os.path.isdir(data):
+    if not os.path.isdir(_folder(_DATA)):
         wrong.append(_complaint(_DATA))
-    isaac = os.environ.get(_ISAAC, "")
+    isaac = _folder(_ISAAC)
     if isaac or importlib.util.find_spec("isaacsim") is None:  # that package of pip's finds itself when imported
         if not os.path.isfile(os.path.join(isaac, "VERSION")):
             wrong.append(_complaint(_ISAAC))
-        else:
-            os.environ.setdefault("EXP_PATH", os.path.join(isaac, "apps"))
-            os.environ.setdefault("CARB_APP_PATH", os.path.join(isaac, "kit"))
-            if not os.path.isdir(os.environ["EXP_PATH"]):
-                wrong.append(_complaint("EXP_PATH"))
-    if wrong:
-        raise MissingPart("%s. %s. %s" % ("; ".join(wrong), _EXPORT, INSTALL))
-    os.environ.setdefault("OMNIGIBSON_HEADLESS", "1")
-    os.environ.setdefault("OMNI_KIT_ACCEPT_EULA", "YES")  # as OmniGibson does itself; the installer has asked
-    return data
+        elif not os.path.isdir(os.environ.get("EXP_PATH") or os.path.join(isaac, "apps")):
+            wrong.append(_complaint("EXP_PATH"))
+    return wrong
+
+
+def _folder(name: str) -> str:
+    """Return the folder that a variable names, wherever one looks at it from; nothing if it is not set."""
+    value = os.environ.get(name, "")
+    return os.path.abspath(os.path.expanduser(value)) if value else ""
 
 
 def _complaint(name: str) -> str:
@@ -76,7 +90,9 @@ def choose_gpu() -> List[str]:
     said = []
     if chosen:
         os.environ["OMNIGIBSON_GPU_ID"] = chosen
-    if os.environ.get("MANYARMS_WORKER", "0") == "0" and chosen not in ("", "0"):
+    # In a placed run every process counts its workers from 0, and its plan has looked at the GPUs of all of them.
+    first = os.environ.get("MANYARMS_WORKER", "0") == "0" and not os.environ.get("MANYARMS_PLACED")
+    if first and chosen not in ("", "0"):
         said.append("Isaac Sim may hang unless its first process is on GPU 0, and this one is on GPU %s" % chosen)
     found = gpus.survey()
     if chosen.isdigit() and int(chosen) < len(found):
@@ -125,11 +141,20 @@ def load() -> Any:
     """Import OmniGibson; this does not start Isaac Sim yet."""
     if threading.current_thread() is not threading.main_thread():
         raise SpecError("OmniGibson can only be started in the main thread of a process: it handles signals")
+    _load_compiler()
     try:
         with _undisturbed():
             return importlib.import_module("omnigibson")
     except ImportError as error:
         raise MissingPart("OmniGibson cannot be imported by %s (%s). %s" % (sys.executable, error, INSTALL)) from error
+
+
+def _load_compiler() -> None:
+    """Import numba before Kit brings an older one of its own, which does not fit the llvmlite that is installed."""
+    for name in ("llvmlite", "numba", "numba.np.arrayobj", "numba.core.runtime.context"):
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            with contextlib.suppress(ImportError):  # one that does not work here; Kit's own may
+                importlib.import_module(name)
 
 
 def check_isaac(release: Release) -> None:
@@ -218,6 +243,7 @@ __all__ = [
     "choose_gpu",
     "launch",
     "load",
+    "missing_variables",
     "prepare",
     "sensors_of",
     "set_macros",

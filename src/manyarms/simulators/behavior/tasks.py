@@ -117,12 +117,11 @@ def description_of(activity: str, path: Optional[str]) -> str:
 def scene_of(data: str, release: Release, activity: str, definition: int) -> str:
     """Return the house that an activity's instances are made for."""
     name = "*_task_%s_%d_0_template.json" % (activity, definition)
-    for dataset in (release.dataset, "behavior-1k-assets"):
-        scenes = os.path.join(glob.escape(os.path.join(data, dataset)), "scenes", "*")
-        found = glob.glob(os.path.join(scenes, "json", name))
-        found += glob.glob(os.path.join(scenes, "json", "*_task_%s_instances" % activity))
-        if found:
-            return os.path.basename(os.path.dirname(os.path.dirname(sorted(found)[0])))
+    scenes = os.path.join(glob.escape(os.path.join(data, release.dataset)), "scenes", "*")
+    found = glob.glob(os.path.join(scenes, "json", name))
+    found += glob.glob(os.path.join(scenes, "json", "*_task_%s_instances" % activity))
+    if found:
+        return os.path.basename(os.path.dirname(os.path.dirname(sorted(found)[0])))
     raise SpecError(
         "no scene in %s has the activity %s (definition %d): scripts/install_behavior.sh downloads those of the "
         "challenge; else name a house and have its objects placed: scene_model='house_single_floor', "

@@ -7,7 +7,9 @@ import os
 
 import omnigibson as og
 from omnigibson.kit import fail_at, note
+from omnigibson.macros import macros
 from omnigibson.tasks import BehaviorTask
+from omnigibson.transition_rules import enabled
 from omnigibson.world import Robot, Scene
 
 
@@ -26,6 +28,8 @@ class Environment:
 
     def load(self):
         note("config " + json.dumps(self.config))
+        note("rules %s" % " ".join(enabled()))
+        note("window %g" % macros.robots.manipulation_robot.GRASP_WINDOW)
         scene, task = self.config["scene"], dict(self.config["task"])
         assert scene["type"] == "InteractiveTraversableScene"
         assert task.pop("type") == "BehaviorTask"
