@@ -55,7 +55,9 @@ def golden_with_tokenizer(folder: Path) -> Path:
     return with_tokenizer(folder)
 
 
-def made(folder: Path, width: int, *, state: int = 0, regression: bool = False, **changes: Any) -> Path:
+def made(
+    folder: Path, width: int, *, state: int = 0, regression: bool = False, dataset: str = "kitchen", **changes: Any
+) -> Path:
     """Write a checkpoint with random weights for actions of `width` numbers; `changes` go into its config."""
     folder.mkdir(parents=True)
     content = json.loads((GOLDEN / "config.json").read_text()) | changes
@@ -73,7 +75,7 @@ def made(folder: Path, width: int, *, state: int = 0, regression: bool = False, 
     if state:
         torch.save(StateProjector(state, hidden).state_dict(), folder / "proprio_projector--10_checkpoint.pt")
     numbers = {"q01": [-1.0] * width, "q99": [1.0] * width}
-    statistics = {"kitchen": {"action": numbers, "proprio": {"q01": [-1.0] * state, "q99": [1.0] * state}}}
+    statistics = {dataset: {"action": numbers, "proprio": {"q01": [-1.0] * state, "q99": [1.0] * state}}}
     (folder / "dataset_statistics.json").write_text(json.dumps(statistics))
     return with_tokenizer(folder)
 

@@ -39,9 +39,12 @@ SMALL = (
 #: Names that the document has, of training, rollouts and environments.
 METRICS = (
     *("actor/loss", "actor/grad_norm", "actor/approx_kl", "actor/pg_clipfrac"),
-    *("rollout/advantages_mean", "env/episode_len", "env/success_once"),
+    *("rollout/returns_mean", "rollout/advantages_mean", "env/episode_len", "env/success_once"),
 )
-OF_PPO = ("actor/value_loss", "actor/value_clip_ratio", "rollout/returns_mean")
+OF_PPO = ("actor/value_loss", "actor/value_clip_ratio")
+
+#: What RLinf's recipe for RLinf-OpenVLAOFT-Behavior, the checkpoint of the document, says of it.
+OF_THE_CHECKPOINT = {"unnorm_key": "behavior_turn_on_radio", "num_action_chunks": 8, "action_dim": 23}
 
 
 def train(recipe: str, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -107,30 +110,46 @@ def test_an_unknown_recipe_and_a_missing_checkpoint_are_said_in_words(tmp_path: 
     assert "Traceback" not in done.stdout
 
 
+def on_the_stand_in(recipe: str, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a recipe for BEHAVIOR with a small checkpoint that has the statistics of the document's."""
+    folder = made(tmp_path / "oft", 23, dataset=OF_THE_CHECKPOINT["unnorm_key"])
+    variables = houses.build(tmp_path, ("assembling_gift_baskets",))
+    words = (
+        *SMALL,
+        f"actor.model.model_path={folder}",
+        *("env.train.max_episode_steps=16", "env.train.options.image_size=[24,16]", "env.train.options.launch_pause=0"),
+        # Sixteen conditions, of which closing a gripper fulfils or undoes one: random tokens earn more or less.
+        *("env.train.simulator=behavior/assembling_gift_baskets", "actor.model.options.prompt_length=160"),
+        *("algorithm.episodes_per_step=4", *(["algorithm.group_size=2"] if "grpo" in recipe else [])),
+        *words,
+    )
+    return train(recipe, tmp_path, *words, **variables)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["behavior_ppo_openvlaoft", "behavior_grpo_openvlaoft"])
 def test_behavior_recipes_run_on_the_stand_in(recipe: str, tmp_path: Path) -> None:
-    folder = made(tmp_path / "oft", 23)
-    variables = houses.build(tmp_path, ("assembling_gift_baskets",))
-    words = [
-        *SMALL,
-        f"actor.model.model_path={folder}",
-        "actor.model.unnorm_key=kitchen",
-        "cluster.component_placement=null",
-    ]
-    words += ["env.train.total_num_envs=2", "env.eval.total_num_envs=2", "env.train.options.image_size=[24,16]"]
-    words += [
-        "actor.model.num_action_chunks=4",
-        "env.train.options.launch_pause=0",
-        "env.train.video_cfg.save_video=false",
-    ]
-    # Sixteen conditions, of which closing a gripper fulfils or undoes one: random tokens earn more or less.
-    words += ["env.train.simulator=behavior/assembling_gift_baskets", "actor.model.options.prompt_length=160"]
-    words += ["algorithm.episodes_per_step=4", *(["algorithm.group_size=2"] if "grpo" in recipe else [])]
-    done = train(recipe, tmp_path, *words, **variables)
+    config = load(str(EMBODIMENT / f"config/{recipe}.yaml"), ["actor.model.model_path=somewhere"]).config
+    assert {name: getattr(config.actor.model, name) for name in OF_THE_CHECKPOINT} == OF_THE_CHECKPOINT
+    few = ["cluster.component_placement=null", "env.train.total_num_envs=2", "env.eval.total_num_envs=2"]
+    done = on_the_stand_in(recipe, tmp_path, *few)
     assert done.returncode == 0, done.stdout + done.stderr
     expected = {*METRICS, *(OF_PPO if "ppo" in recipe else ())}
-    assert expected <= written(tmp_path / "logs" / recipe)
+    run = tmp_path / "logs" / recipe
+    assert expected <= written(run)
+    assert list((run / "video/train").rglob("*.mp4")), "each run has its own videos"
+    assert not (tmp_path / "logs/video").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_behavior_recipe_runs_as_it_is_placed(tmp_path: Path) -> None:
+    """All roles on all devices, which here are two CPU slots."""
+    recipe = "behavior_grpo_openvlaoft"
+    words = ["cluster.cpu_slots=2", "env.train.total_num_envs=4", "env.eval.total_num_envs=4", "runner.max_steps=1"]
+    done = on_the_stand_in(recipe, tmp_path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(METRICS) <= written(tmp_path / "logs" / recipe)
 
 
 @pytest.mark.slow

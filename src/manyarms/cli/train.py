@@ -69,6 +69,10 @@ def run(command: TrainCommand) -> TrainResult | TrainPlan:
     for warning in settings.warnings if first else ():
         print(f"warning: {warning}", file=sys.stderr)
     if command.dry_run:
+        from manyarms.learning.foresight import lacks
+
+        for lack in lacks(settings.config):
+            print(f"warning: this would fail here: {lack}", file=sys.stderr)
         placement = _placement(settings.config) if settings.config.cluster.placed else None
         return TrainPlan(settings.text, plan(settings.config), placement)
     from manyarms.placement.training import train

@@ -44,13 +44,35 @@ def opened(env: EnvSettings, num_envs: int) -> Iterator[VectorEnv]:
         yield envs
 
 
+def simulators_in(env: EnvSettings) -> list[SimulatorConfig]:
+    """Return the simulators that a config asks for."""
+    settings = (*VectorConfig.names(), "env", "rename")
+    for_all = {name: value for name, value in env.options.items() if name not in settings}
+    if env.simulators:
+        return _several(env, for_all)
+    assert env.simulator is not None
+    options = {**for_all, **_tasks(env.simulator, env.tasks)}
+    return [SimulatorConfig(env.simulator, options, env.python, env.options.get("env", {}))]
+
+
 def _opened_several(env: EnvSettings, num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
     """Open unlike simulators in one vector environment, in turn over its rows."""
     if num_envs < len(env.simulators):
         raise ConfigError(f"{num_envs} environments cannot hold {len(env.simulators)} simulators", do="give more")
     settings = {name: value for name, value in options.items() if name in VectorConfig.names()}
     for_all = {name: value for name, value in options.items() if name not in settings}
-    configs = [
+    configs = _several(env, for_all)
+    envs = make_vec(configs, num_envs, **settings)
+    played = [set(envs.row_tasks[i]) for i in range(len(configs))]
+    shared = set.intersection(*played) if len(played) > 1 else set()
+    if shared:
+        envs.close()
+        raise ConfigError(f"several simulators have a task named {min(shared)!r}", do="choose others with `tasks`")
+    return envs
+
+
+def _several(env: EnvSettings, for_all: Mapping[str, Any]) -> list[SimulatorConfig]:
+    return [
         SimulatorConfig(
             one["simulator"],
             options={**for_all, **one.get("options", {}), **_tasks(one["simulator"], one.get("tasks", ()))},
@@ -59,13 +81,6 @@ def _opened_several(env: EnvSettings, num_envs: int, options: Mapping[str, Any])
         )
         for one in env.simulators
     ]
-    envs = make_vec(configs, num_envs, **settings)
-    played = [set(envs.row_tasks[i]) for i in range(len(configs))]
-    shared = set.intersection(*played) if len(played) > 1 else set()
-    if shared:
-        envs.close()
-        raise ConfigError(f"several simulators have a task named {min(shared)!r}", do="choose others with `tasks`")
-    return envs
 
 
 def _tasks(simulator: str, tasks: Sequence[str]) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class Course:
         self.env_steps += played.env_steps
         return {
             **metrics,
-            **self._judged(samples),
             **self._seen(played.outcomes),
+            **self._judged(samples),
             "rollout/rejected_groups": float(played.rejected),
             "throughput/env_steps_total": float(self.env_steps),
         }
@@ -88,6 +88,7 @@ class Course:
         earned = sum(outcome.earned for outcome in outcomes) / count
         metrics = {
             "rollout/rewards": earned,
+            "rollout/returns_mean": earned,  # without a critic; with one, `_judged` has what the critic learns
             "env/success_once": sum(outcome.success for outcome in outcomes) / count,
             "env/return": earned,
             "env/episode_len": sum(outcome.length for outcome in outcomes) / count,

@@ -67,6 +67,7 @@ def _checked(given: DictConfig, name: str) -> Settings:
             raise UnknownName(f"{name}: there is no setting {key!r}", do=f"{elsewhere[0]}?" if elsewhere else do)
         warnings.append(f"{key} has no effect here: {reason}")
         _drop(plain, key)
+    _refuse_gaps(plain, name)
     try:
         merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(plain))
         config = OmegaConf.to_object(merged)
@@ -81,6 +82,13 @@ def _checked(given: DictConfig, name: str) -> Settings:
         ) from None
     assert isinstance(config, TrainConfig)
     return Settings(config, text, tuple(warnings))
+
+
+def _refuse_gaps(given: dict[Any, Any], name: str) -> None:
+    """Refuse a config in which something is still left open (``???``)."""
+    gaps = sorted(OmegaConf.missing_keys(given))
+    if gaps:
+        raise ConfigError(f"{name} leaves {', '.join(gaps)} open", do=" ".join(f"{gap}=…" for gap in gaps))
 
 
 def _unknown(given: Mapping[Any, Any], kind: type, prefix: str = "") -> Iterator[str]:

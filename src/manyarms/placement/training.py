@@ -14,6 +14,7 @@ from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import latest
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.folder import RunFolder
+from manyarms.learning.foresight import lacks, refuse
 from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.loop import Run, TrainResult
 from manyarms.learning.ranks import Ranks
@@ -34,6 +35,12 @@ _EVERYWHERE = {"env,rollout,actor": "all"}
 def train(settings: Settings, *, resume: bool = False) -> TrainResult:
     """Run a config wherever it says: in this process, on one of torchrun's ranks, or all over a Ray cluster."""
     config = settings.config
+    found = lacks(config)
+    if _is_elsewhere(config):
+        for lack in found:
+            print(f"warning: on this machine it would fail: {lack}", file=sys.stderr)
+    else:
+        refuse(found, config)
     if not config.cluster.placed:
         return train_here(settings, resume=resume)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -42,6 +49,13 @@ def train(settings: Settings, *, resume: bool = False) -> TrainResult:
             do="run `manyarms train` once, or leave cluster out",
         )
     return _train_placed(settings, resume)
+
+
+def _is_elsewhere(config: TrainConfig) -> bool:
+    """Tell whether processes may run on other machines, or with the variables that others have started Ray with."""
+    cluster = config.cluster
+    address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
+    return cluster.placed and (cluster.num_nodes > 1 or address != "local")
 
 
 def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False) -> Plan:

@@ -234,6 +234,14 @@ class Simulator:
         return {}
 
     @classmethod
+    def foresee(cls, **options: Any) -> List[str]:
+        """Return what an instance with these options would lack here, in words.
+
+        Only what can be told without starting anything; raise `UnknownTask` for a task that there is not.
+        """
+        return []
+
+    @classmethod
     def preload(cls, **options: Any) -> None:
         """Import what an instance with these options will need.
 
@@ -290,6 +298,11 @@ class LockstepSimulator:
 
     lockstep = True
     spec: Spec
+
+    @classmethod
+    def foresee(cls, **options: Any) -> List[str]:
+        """Return what an instance with these options would lack here (see `Simulator.foresee`)."""
+        return []
 
     @classmethod
     def preload(cls, **options: Any) -> None:

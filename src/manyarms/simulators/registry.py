@@ -135,6 +135,13 @@ def tasks_of(name: str) -> Dict[str, str]:
     return hook() if hook is not None else {}
 
 
+def foresee(simulator_id: str, options: Dict[str, Any]) -> List[str]:
+    """Return what a simulator with these options would lack here, in words, without starting anything."""
+    factory, arguments = resolve(simulator_id)
+    hook = getattr(factory, "foresee", None)
+    return hook(**{**arguments, **options}) if hook is not None else []
+
+
 def preload(simulator_id: str, options: Dict[str, Any]) -> None:
     """Import what building a simulator will need, in the process that its workers are forked from."""
     factory, arguments = resolve(simulator_id)

@@ -28,6 +28,9 @@ from .tasks import CHALLENGE, activities, description_of, scene_of
 
 _HORIZON = 2000
 
+#: The task that is played unless one is named.
+_FIRST = "turning_on_radio"
+
 #: As often as OmniGibson itself renders after a reset, until images show what is there.
 _RENDERS_AFTER_RESET = 3
 
@@ -59,7 +62,7 @@ class BehaviorSimulator(LockstepSimulator):
             self._og = stack.load()
             release = release_of(self._og.__version__)
             stack.check_isaac(release)
-            self._activity = self._named(task or "turning_on_radio")
+            self._activity = self._named(task or _FIRST)
             self._description = description_of(self._activity, self.options.descriptions)
             self._senses = Senses(release)
             scene = self.options.scene_model or scene_of(data, release, self._activity, self.options.definition)
@@ -79,7 +82,13 @@ class BehaviorSimulator(LockstepSimulator):
 
     # -- setting up ---------------------------------------------------------------------------------------------------
 
-    def _named(self, name: str) -> str:
+    @classmethod
+    def foresee(cls, task: str = "", **options: Any) -> List[str]:
+        cls._named(task or _FIRST)
+        return stack.missing()
+
+    @staticmethod
+    def _named(name: str) -> str:
         known = activities()
         if known and name not in known:
             raise UnknownTask(name, known)

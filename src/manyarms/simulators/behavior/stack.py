@@ -58,6 +58,14 @@ def prepare() -> str:
     return os.environ[_DATA]
 
 
+def missing() -> List[str]:
+    """Say what is missing, as far as can be seen without importing or starting any of it."""
+    wrong = missing_variables()
+    if importlib.util.find_spec("omnigibson") is None:
+        wrong.append("OmniGibson is not installed for %s. %s" % (sys.executable, INSTALL))
+    return wrong
+
+
 def missing_variables() -> List[str]:
     """Say which variables are missing or do not hold what they should; change nothing."""
     wrong = []
@@ -243,6 +251,7 @@ __all__ = [
     "choose_gpu",
     "launch",
     "load",
+    "missing",
     "missing_variables",
     "prepare",
     "sensors_of",

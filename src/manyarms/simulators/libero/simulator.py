@@ -84,6 +84,14 @@ class LiberoSimulator(Simulator):
         return {**SUITES, **(Suites(stack.root()).in_words() if stack.is_installed() else {})}
 
     @classmethod
+    def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
+        try:
+            find_tasks(Suites(stack.root()), task, tasks)
+        except stack.MissingPart as error:
+            return [str(error)]
+        return []
+
+    @classmethod
     def preload(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> None:
         # Models are built without a graphics context, which would not survive a fork.
         stack.prepare()

@@ -92,6 +92,14 @@ class RLBenchSimulator(Simulator):
         return {name: name.replace("_", " ") for name in TASKS}
 
     @classmethod
+    def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
+        known = sorted({*TASKS, *stack.tasks_on_disk()})
+        for name in tasks or [task or "reach_target"]:
+            if snake_case(name) not in known:
+                raise UnknownTask(name, known)
+        return []
+
+    @classmethod
     def preload(cls, **options: Any) -> None:
         # Not RLBench itself: it loads CoppeliaSim and Qt, which are not made to be forked. This is most of its imports.
         for name in ("gymnasium", "scipy.spatial.transform", "PIL.Image", "pyquaternion", "natsort"):

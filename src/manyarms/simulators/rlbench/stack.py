@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import importlib.util
 import os
 import pkgutil
 import shutil
@@ -175,6 +176,13 @@ def task_names() -> List[str]:
     """Return the names of all tasks, in snake case."""
     tasks = importlib.import_module("rlbench.tasks")
     return sorted(module.name for module in pkgutil.iter_modules(tasks.__path__) if not module.name.startswith("_"))
+
+
+def tasks_on_disk() -> List[str]:
+    """Return the names of the tasks of an installed RLBench, which is not imported: that would load CoppeliaSim."""
+    spec = importlib.util.find_spec("rlbench")
+    folders = [os.path.join(each, "tasks") for each in spec.submodule_search_locations or ()] if spec else []
+    return [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]
 
 
 def unthrottle(sim: Any, idle_fps: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
@@ -113,6 +113,12 @@ class TabletopSimulator(Simulator):
     @classmethod
     def list_tasks(cls) -> Dict[str, str]:
         return {name: task().all_descriptions()[0] for name, task in discover().items()}
+
+    @classmethod
+    def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
+        for name in tasks or [task or "reach_target"]:
+            find(name)
+        return []
 
     @classmethod
     def preload(cls, **options: Any) -> None:

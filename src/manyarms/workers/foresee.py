@@ -1,0 +1,33 @@
+"""What would keep a simulator from starting, asked in the interpreter that it lives in: ``python foresee.py``.
+
+What to look at is on its standard input, the answer on its standard output. Nothing is started.
+"""
+
+import json
+import os
+import sys
+
+
+def main():
+    # type: () -> None
+    from main import adopt_package  # pyright: ignore[reportMissingImports]  # the file beside this one
+
+    adopt_package()
+    from manyarms.simulators.base import UnknownTask
+    from manyarms.simulators.registry import foresee
+    from manyarms.workers.serve import extend_path
+    from manyarms.workers.wire import decode
+
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what is imported may print
+    plan = decode(sys.stdin.buffer.read())
+    extend_path(plan["search_path"])
+    try:
+        found = {"lacks": foresee(plan["simulator"], plan["options"])}
+    except UnknownTask as error:
+        found = {"unknown": error.task, "known": error.known, "why": str(error)}
+    os.write(answer, json.dumps(found).encode())
+
+
+if __name__ == "__main__":
+    main()
