@@ -154,6 +154,24 @@ def test_robots_that_are_held_stay_where_they_are_and_see_something(world: dict[
         assert np.allclose(chunk.observations["state"][:, 3:21], before[:, 3:21], atol=0.05), "held robots have moved"
 
 
+def test_robots_that_have_moved_begin_the_next_instance_at_rest(world: dict[str, Any]) -> None:
+    with manyarms.make_vec(f"behavior/{RADIO}", 2, rows_per_worker=2, on_failure="raise", **world) as envs:
+        observations, infos = envs.reset(seed=0)
+        before, first = observations["state"].copy(), infos["instance"].copy()
+        moving = np.stack([envs.call("hold")[row] for row in range(2)])
+        moving[:, 10] -= 0.5  # an elbow
+        moving[:, 14] = -1.0
+        chunk = envs.step_chunk(np.repeat(moving[:, None], 30, axis=1))
+        assert (np.abs(chunk.observations["state"][:, 10] - before[:, 10]) > 0.2).all(), "nothing has moved"
+        for seed in range(1, 20):
+            observations, infos = envs.reset(seed=seed)
+            assert np.allclose(observations["state"][:, 3:], before[:, 3:], atol=0.05), "robots are not at rest"
+            if (infos["instance"] != first).all():
+                break
+        else:
+            pytest.fail("every seed stands for the same instance")
+
+
 # -- what is seen -----------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from manyarms.errors import ConfigError, StartError, UnknownName
 from manyarms.learning.foresight import lacks
 from manyarms.learning.settings import load
 from manyarms.placement import training
+from manyarms.placement.topology import Node
 from manyarms.vector import SimulatorConfig
 from manyarms.vector.foresight import foresee
 
@@ -69,6 +71,34 @@ def test_with_other_machines_they_are_warnings(behavior: list[str], capsys: pyte
     with pytest.raises(Started):
         training.train(load(str(CONFIGS / "behavior_ppo_openvlaoft.yaml"), words))
     assert "ISAAC_PATH is not set" in capsys.readouterr().err
+
+
+def test_what_a_plan_warns_of_is_told_by_runs_too(
+    tmp_path: Path, behavior: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workers themselves cannot see which GPUs the others have."""
+
+    class Ray:
+        nodes = (SimpleNamespace(node=Node(8, 64)),)
+
+        def __enter__(self) -> Ray:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def reserve(self, plan: Any) -> None:
+            raise Started
+
+    monkeypatch.setattr(training, "RayCluster", lambda _: Ray())
+    words = [
+        *behavior,
+        "cluster.address=10.0.0.1:6379",
+        "cluster.component_placement={env: 4-7, rollout: 0-3, actor: 0-3}",
+    ]
+    with pytest.raises(Started):
+        training.train(load(str(CONFIGS / "behavior_ppo_openvlaoft.yaml"), words))
+    assert "env begins at GPU 4" in capsys.readouterr().err
 
 
 def test_nothing_is_missing_where_it_is_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
