@@ -67,8 +67,8 @@ def _checked(given: DictConfig, name: str) -> Settings:
             raise UnknownName(f"{name}: there is no setting {key!r}", do=f"{elsewhere[0]}?" if elsewhere else do)
         warnings.append(f"{key} has no effect here: {reason}")
         _drop(plain, key)
-    _refuse_gaps(plain, name)
     try:
+        _refuse_gaps(plain, name)
         merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(plain))
         config = OmegaConf.to_object(merged)
         text = OmegaConf.to_yaml(merged, resolve=True)
@@ -84,7 +84,7 @@ def _checked(given: DictConfig, name: str) -> Settings:
     return Settings(config, text, tuple(warnings))
 
 
-def _refuse_gaps(given: dict[Any, Any], name: str) -> None:
+def _refuse_gaps(given: Mapping[Any, Any], name: str) -> None:
     """Refuse a config in which something is still left open (``???``)."""
     gaps = sorted(OmegaConf.missing_keys(given))
     if gaps:
