@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import omnigibson as og
 from omnigibson.goals import Goals, ground_options
 
@@ -38,7 +40,7 @@ class BehaviorTask(BaseTask):
         goals = env.scene.goals = Goals(env.scene, self.activity_name, self.activity_definition_id)
         env.scene.things = {name: thing for name, thing in goals.scope.items() if thing.exists}
         env.scene.present = {name for name in env.scene.things if not name.startswith("agent.")}
-        self.object_scope = dict(goals.scope)
+        self.object_scope: Any = dict(goals.scope)
         if og.__version__.startswith("3.9"):
             self.object_scope = {name: thing if thing.exists else None for name, thing in goals.scope.items()}
             self._evaluate_predicate = lambda name, *entities: None
