@@ -38,6 +38,15 @@ on_node() {
   steps+=("$!")
 }
 
+# What `ray status` counts as active or idle; 0 before there is a Ray.
+living_nodes() {
+  ray status 2>/dev/null | awk '
+    /^(Active|Idle):/ { counting = 1; next }
+    /^[^ ]/ { counting = 0 }
+    counting && $1 ~ /^[0-9]+$/ { count += $1 }
+    END { print count + 0 }'
+}
+
 stop() {
   [ "${#steps[@]}" -eq 0 ] || kill "${steps[@]}" 2>/dev/null || true
   wait || true
@@ -70,10 +79,12 @@ for node in "${nodes[@]:1}"; do
 done
 if [ "$dry_run" = no ]; then
   export RAY_ADDRESS=$head:$port
-  for _ in $(seq 60); do
-    ray status >/dev/null 2>&1 && break
+  for _ in $(seq 150); do
+    living=$(living_nodes) || true
+    [ "$living" -ge "${#nodes[@]}" ] && break
     sleep 2
   done
-  ray status >/dev/null || fail "Ray did not come up on $head; look at what its step has said above"
+  [ "$living" -ge "${#nodes[@]}" ] ||
+    fail "$living of ${#nodes[@]} nodes came up within 5 minutes; look at what their steps have said above"
 fi
 say_or_do srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" --export="ALL,RAY_ADDRESS=$head:$port" "$@"

@@ -38,6 +38,44 @@ def test_every_node_joins_the_first_and_the_command_runs_there(allocation: dict[
     assert command.endswith("RAY_ADDRESS=node1:6379 manyarms train a.yaml --resume")
 
 
+#: As many nodes are there as it was asked for before: the first is active, the others are idle.
+STATUS = """#!/bin/sh
+[ "$1" = status ] || exit 0
+echo x >> "{asked}"
+come=$(($(wc -l < "{asked}") - 1))
+[ "$come" -gt {most} ] && come={most}
+[ "$come" -eq 0 ] && exit 1
+printf "======== Autoscaler status ========\nNode status\n-----\nActive:\n 1 node_a\nIdle:\n"
+[ "$come" -gt 1 ] && printf " %s node_b\n" $((come - 1)) || printf " (no idle nodes)\n"
+printf "Pending:\n 7 node_c, launching\nRecent failures:\n (no failures)\n\nResources\n-----\nTotal Usage:\n"
+printf " 0.0/8.0 CPU\n 3 GPU\n"
+"""
+
+
+def stand_in(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(("most", "comes"), [(3, True), (2, False)])
+def test_the_command_waits_until_all_nodes_are_there(
+    most: int, comes: bool, allocation: dict[str, str], tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    stand_in(tmp_path, "ray", STATUS.format(asked=asked, most=most))
+    stand_in(tmp_path, "sleep", "#!/bin/sh\n")
+    # The last step, which runs the command, says how often Ray had been asked by then.
+    stand_in(tmp_path, "srun", f'#!/bin/sh\ncase "$*" in *"ray start"*) ;; *) wc -l < "{asked}";; esac\n')
+    done = run(allocation, "manyarms", "train")
+    if comes:
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) == 4, "none, one, two, three"
+    else:
+        assert done.returncode == 1
+        assert "2 of 3 nodes came up" in done.stderr
+        assert not done.stdout, "and nothing was run"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"), [(["--dryrun", "x"], "no option"), ([], "no command"), (["manyarms"], "no SLURM allocation")]
 )
