@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyarms.errors import LearningError
+from manyarms.learning.assembly import recipe_for
+from manyarms.learning.ranks import Ranks
+from manyarms.learning.settings import load
+from manyarms.placement import learners
 from manyarms.placement.learners import shares_of
 from manyarms.placement.offload import Room, move
+from manyarms.placement.roles import Facts
+from manyarms.placement.seats import Seat
 from manyarms.placement.weights import Broadcast, Held, Weights, pack
 from manyarms.policies.registry import make_policy
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.simulators.base import Field, Spec
+from training import written
 
 SPEC = Spec(observations={"state": Field((3,), "float32")}, actions={"": Field((2,), "float32", -1.0, 1.0)})
 
@@ -132,22 +140,34 @@ class _Moves(torch.nn.Linear):
 
 def test_who_shares_a_device_leaves_it_between_phases() -> None:
     module = _Moves()
-    room = Room(module, "meta", shared=True)
+    reference = _Moves()
+    room = Room([module, reference], "meta", shared=True)
     with room.entered():
         assert not room.away
     assert room.away
     with room.entered():
         assert not room.away
-    assert module.went == ["cpu", "meta", "cpu"]
+    assert module.went == reference.went == ["cpu", "meta", "cpu"]
     with pytest.raises(RuntimeError), room.entered():
         raise RuntimeError
     assert room.away, "also after an error"
 
 
+def test_a_learner_takes_its_reference_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
+    monkeypatch.setattr(learners, "Room", lambda modules, *_, **__: held.extend(modules))
+    words = ["algorithm.kl_beta=0.1", "algorithm.adv_type=grpo", "algorithm.loss_type=actor", "algorithm.group_size=2"]
+    config = load(written(tmp_path), words).config
+    role = learners.LearnerRole(config, Seat("actor", 0, 1, "cpu", tmp_path, ()), tmp_path)
+    spec = Spec(observations={"position": Field((1,), "float32")}, actions={"": Field((1,), "float32", -1.0, 1.0)})
+    role.begin(Facts(spec, [None], recipe_for(config, Ranks(), 4)), None, None)
+    assert held == [role._course.learner.policy, role._course.learner.reference]
+
+
 @pytest.mark.parametrize(("device", "shared"), [("cpu", True), ("meta", False)])
 def test_who_is_alone_or_on_a_cpu_stays(device: str, shared: bool) -> None:
     module = _Moves()
-    with Room(module, device, shared=shared).entered():
+    with Room([module], device, shared=shared).entered():
         pass
     assert not module.went
 
@@ -157,7 +177,7 @@ def test_what_the_optimiser_remembers_moves_along() -> None:
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    move(module, optimizer, "meta")
+    move([module], optimizer, "meta")
     kinds = {name: value.device.type for state in optimizer.state.values() for name, value in state.items()}
     assert kinds == {"step": "cpu", "exp_avg": "meta", "exp_avg_sq": "meta"}
     assert all(parameter.device.type == "meta" for parameter in module.parameters())

@@ -92,7 +92,8 @@ class LearnerRole:
         if start is not None:
             checkpoint.load(start, self._course)
             load_reference(self._checkpoints, reference)
-        self._room = Room(policy, self._seat.device, shared=self._seat.offloads, optimizer=learner.optimizer)
+        held = [policy] if reference is None else [policy, reference]
+        self._room = Room(held, self._seat.device, shared=self._seat.offloads, optimizer=learner.optimizer)
         return Standing(self._course.iteration, self._course.position)
 
     # -- learning -----------------------------------------------------------------------------------------------------

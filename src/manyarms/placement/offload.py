@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 
-def move(module: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device | str) -> None:
+def move(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, device: torch.device | str) -> None:
     """Move weights, gradients and what the optimiser remembers."""
-    module.to(device)
+    for module in modules:
+        module.to(device)
     for state in optimizer.state.values() if optimizer is not None else ():
         for name, value in state.items():
             # Adam's count of steps stays where it is: it is kept on the CPU by PyTorch's own choice.
@@ -24,14 +25,14 @@ class Room:
 
     def __init__(
         self,
-        module: nn.Module,
+        modules: Sequence[nn.Module],
         device: torch.device | str,
         *,
         shared: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        """Hold `module` on `device`; where nobody else is (`shared` False), or on a CPU, it simply stays."""
-        self._module, self._optimizer, self._device = module, optimizer, torch.device(device)
+        """Hold `modules` on `device`; where nobody else is (`shared` False), or on a CPU, they simply stay."""
+        self._modules, self._optimizer, self._device = modules, optimizer, torch.device(device)
         self._leaves = shared and self._device.type != "cpu"
         self.away = False
 
@@ -39,13 +40,13 @@ class Room:
     def entered(self) -> Iterator[None]:
         """Be on the device inside, and away from it afterwards."""
         if self.away:
-            move(self._module, self._optimizer, self._device)
+            move(self._modules, self._optimizer, self._device)
             self.away = False
         try:
             yield
         finally:
             if self._leaves:
-                move(self._module, self._optimizer, "cpu")
+                move(self._modules, self._optimizer, "cpu")
                 self.away = True
                 if self._device.type == "cuda":
                     torch.cuda.empty_cache()

@@ -79,7 +79,7 @@ class RolloutRole:
         if config.runner.logger.live:
             self._stack.enter_context(LiveView(self._envs, folder, name))
         self._held = Held(self._policy)
-        self._room = Room(self._policy, seat.device, shared=seat.offloads)
+        self._room = Room([self._policy], seat.device, shared=seat.offloads)
         self._broadcast: Broadcast | None = None
         return Facts(self._envs.simulator_spec, tasks_of(self._envs), self._recipe)
 
