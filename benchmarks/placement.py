@@ -2,9 +2,10 @@
 
     python benchmarks/placement.py
 
-The same environments and policy play in one plain process and in a rollout process whose episodes another process
-fetches, in turn; medians of rounds are compared by pairs. Then: what an episode weighs, what new weights cost on their
-way, what the driver does for each call, and how much is gained when playing and learning overlap.
+The same environments and policy play in a loop of one process, in one plain process with workers, and in a rollout
+process whose episodes another process fetches, in turn; medians of rounds are compared by pairs. Then: what an episode
+weighs, what new weights cost on their way, what the driver does for each call, and how much is gained when playing and
+learning overlap.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ import torch
 import tyro
 from placement_page import page
 
+from manyarms.learning.assembly import network_for, recipe_for
+from manyarms.learning.parallel import give_weights
+from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings, from_mapping
 from manyarms.placement.roles import RolloutRole
 from manyarms.placement.seats import Seat
 from manyarms.placement.training import train
 from manyarms.placement.weights import Broadcast, Weights, pack
+from manyarms.policies.base import Observations
 from manyarms.rollout import starts
+from manyarms.simulators.registry import resolve
+from manyarms.vector import EpisodeId
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 
@@ -50,7 +57,7 @@ class PlacementBenchmark:
     """An episode."""
     episodes: int = 24
     """A round."""
-    rounds: int = 5
+    rounds: int = 9
     weights: tuple[int, ...] = (1, 64, 512)
     """MB of weights to send."""
     updates: int = 8
@@ -94,6 +101,59 @@ def settings_of(config: PlacementBenchmark) -> Settings:
     )
 
 
+class Loop:
+    """What one would write without us: simulators and policy in one process, one after the other."""
+
+    def __init__(self, settings: Settings, weights: Weights, config: PlacementBenchmark) -> None:
+        env = settings.config.train
+        build, arguments = resolve(env.simulator or "")
+        self._simulators = [build(**arguments, **env.options) for _ in range(config.num_envs)]
+        self._steps, self._spec = config.steps, self._simulators[0].spec
+        recipe = recipe_for(settings.config, Ranks(), config.num_envs)
+        self._policy = network_for(recipe, self._spec, settings.config)
+        self._policy.prepare_to_learn()
+        self._policy.eval()
+        give_weights(self._policy, weights.tensors())
+
+    def play(self, episodes: list[EpisodeId]) -> float:
+        """Return seconds; as many episodes at once as there are simulators."""
+        began = time.perf_counter()
+        count = len(self._simulators)
+        for first in range(0, len(episodes), count):
+            self._play(episodes[first : first + count])
+        return time.perf_counter() - began
+
+    def _play(self, episodes: list[EpisodeId]) -> list[Any]:
+        rows = list(range(len(episodes)))
+        kept, steps = [], np.zeros(len(rows), np.int64)
+        for row in rows:
+            self._simulators[row].reset(episodes[row].task, episodes[row].seed, None)
+        while rows:
+            seen = [self._observed(row) for row in rows]
+            fields = {name: np.stack([one[name] for one in seen]) for name in seen[0]}
+            observations = Observations(fields, [""] * len(rows), [episodes[row] for row in rows], steps[rows])
+            chosen = self._policy.act(observations)
+            results = [self._moved(row, chosen.actions[""][i]) for i, row in enumerate(rows)]
+            kept.append((observations, chosen, results))
+            steps[rows] += [len(rewards) for rewards, *_ in results]
+            over = {row for row, (_, _, *ends) in zip(rows, results, strict=True) if any(ends)}
+            rows = [row for row in rows if row not in over and steps[row] < self._steps]
+        return kept
+
+    def _observed(self, row: int) -> dict[str, np.ndarray]:
+        out = {name: np.zeros(f.shape, f.dtype) for name, f in self._spec.observations.items()}
+        self._simulators[row].observe(out, self._spec.cameras)
+        return out
+
+    def _moved(self, row: int, actions: np.ndarray) -> Any:
+        bounds = self._spec.actions[""]
+        return self._simulators[row].step_chunk(np.clip(actions, bounds.low, bounds.high))
+
+    def close(self) -> None:
+        for simulator in self._simulators:
+            simulator.close()
+
+
 class Plain:
     """A rollout process without a process of its own."""
 
@@ -125,28 +185,37 @@ def episode_path(config: PlacementBenchmark) -> dict[str, float]:
         here.open()
         stack.callback(here.close)
         weights = here.first_weights()
-        plain = Plain(here, weights)
+        plain, loop = Plain(here, weights), Loop(settings, weights, config)
+        stack.callback(loop.close)
         there: Any = ray.remote(num_cpus=0)(RolloutRole).remote(settings.config, seat, folder)
         ray.get(there.open.remote())
         stack.callback(lambda: ray.get(there.close.remote()))
         fetcher: Any = Fetcher.remote()
         ref = ray.put(weights)
         seeds = itertools.count()
-        alone, placed, sizes = [], [], []
+        looped, alone, placed, sizes = [], [], [], []
         for number in range(config.rounds + 1):
             begun = list(itertools.islice(starts([None], next(seeds) * 1000), config.episodes))
+            plainest = loop.play(begun)
             seconds, size = plain.play(begun)
             began = time.perf_counter()
             _, *episodes = there.play.options(num_returns=1 + len(begun)).remote(0, [ref], begun)
             ray.get(fetcher.hold.remote(episodes))
             elapsed = time.perf_counter() - began
             if number:  # the first warms up
+                looped.append(plainest)
                 alone.append(seconds)
                 placed.append(elapsed)
                 sizes.append(size)
     ratios = [mine / its for mine, its in zip(alone, placed, strict=True)]
+    faster = [its / mine for its, mine in zip(looped, placed, strict=True)]
     decisions = config.episodes * -(-config.steps // config.chunk)
     return {
+        "loop_episode_ms": 1e3 * statistics.median(looped) / config.episodes,
+        "loop_chunk_ms": 1e3 * statistics.median(looped) / decisions,
+        "loop_ratio": statistics.median(faster),
+        "loop_worst": min(faster),
+        "loop_best": max(faster),
         "plain_episode_ms": 1e3 * statistics.median(alone) / config.episodes,
         "placed_episode_ms": 1e3 * statistics.median(placed) / config.episodes,
         "plain_chunk_ms": 1e3 * statistics.median(alone) / decisions,

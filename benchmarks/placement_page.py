@@ -17,8 +17,11 @@ def page(found: dict[str, Any], num_envs: int, image_size: int, chunk: int, roun
         f"| {size} MB | {1e3 * times['object_store']:.1f} ms | {1e3 * times['broadcast']:.1f} ms |"
         for size, times in found["weights"].items()
     )
-    chunks = f"{path['plain_chunk_ms']:.2f} ms | {path['placed_chunk_ms']:.2f} ms"
-    episodes = f"{path['plain_episode_ms']:.1f} ms | {path['placed_episode_ms']:.1f} ms"
+    ways = ("loop", "plain", "placed")
+    chunks = " | ".join(f"{path[f'{way}_chunk_ms']:.2f} ms" for way in ways)
+    episodes = " | ".join(f"{path[f'{way}_episode_ms']:.1f} ms" for way in ways)
+    against_loop = _percent(path["loop_ratio"], path["loop_worst"], path["loop_best"])
+    against_plain = _percent(path["ratio"], path["worst"], path["best"])
     return f"""# Roles in processes of their own
 
 {num_envs} environments (tabletop/push_button, two cameras of {image_size}×{image_size}), chunks of {chunk} actions, a
@@ -26,13 +29,14 @@ convolutional policy; {machine}. Medians of {rounds} rounds, in turn. Made with 
 
 ## The way of an episode
 
-The same environments and policy, in one plain process and in a rollout process whose episodes are fetched by another:
+The same environments and policy: in a loop of one process, which steps one simulator after the other and then asks the
+policy; in one plain process with workers; and in a rollout process whose episodes are fetched by another:
 
-| | one plain process | placed |
-|---|---:|---:|
+| | a loop, no workers | one plain process | placed |
+|---|---:|---:|---:|
 | a chunk's round trip | {chunks} |
 | an episode, from its start to where it is learnt from | {episodes} |
-| speed, by pairs | 100 % | {100 * path["ratio"]:.0f} % ({100 * path["worst"]:.0f} to {100 * path["best"]:.0f} %) |
+| placed against it, by pairs | {against_loop} | {against_plain} | 100 % |
 
 An episode weighs {path["episode_kb"]:,.0f} kB and travels once: from the process that played it into its node's object
 store, from which the one learner that it is dealt to reads it. Pixels on their way from simulator to policy travel
@@ -89,3 +93,7 @@ def _extrapolated(found: dict[str, Any], num_envs: int) -> str:
 - **Deaths** become usual. A rollout process or its node costs what it had under way. The learners are one group: when
   one dies, all go back to the last checkpoint, so save often where there are many.
 """
+
+
+def _percent(median: float, worst: float, best: float) -> str:
+    return f"{100 * median:.0f} % ({100 * worst:.0f} to {100 * best:.0f} %)"
