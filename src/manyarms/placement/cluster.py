@@ -17,7 +17,10 @@ from manyarms.placement.processes import Process
 from manyarms.placement.topology import Node
 
 #: Longer than Ray takes to believe that a node is gone.
-_DETECTION_SECONDS = 60.0
+_DETECTION_SECONDS = 90.0
+
+#: Within which Ray keeps room that is free.
+_PROMPT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class RayCluster:
         """The plan's nodes that run processes."""
         self._groups: dict[int, Any] = {}
         """Placement groups, by the plan's nodes."""
+        self._cpus: dict[int, float] = {}
+        """What each process of a plan's node asks for, wherever they are by now."""
         self.nodes: list[RayNode] = []
 
     def __enter__(self) -> RayCluster:
@@ -91,7 +96,8 @@ class RayCluster:
     def _wait_for_nodes(self) -> list[RayNode]:
         """Return the nodes that are there, ours first, once they are enough."""
         deadline = time.monotonic() + self._settings.wait_seconds
-        while len(found := living_nodes()) < self._settings.num_nodes:
+        # One that has told Ray of itself may not listen yet, and would be taken for lost.
+        while len(found := [node for node in living_nodes() if node.answers]) < self._settings.num_nodes:
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"cluster.num_nodes is {self._settings.num_nodes}, but {len(found)} answered in "
@@ -121,6 +127,8 @@ class RayCluster:
         self._used = {process.node for process in (*plan.rollout, *plan.actor)}
         for node in sorted(self._used):
             found = self.nodes[node]
+            count = self._count(node)
+            self._cpus[node] = max(0.001, min(1.0, int(1000 * found.node.cpus / 2 / count) / 1000))
             self._groups[node] = _group(self._bundle(node), {"ray.io/node-id": found.id})
         for node, group in self._groups.items():
             if not group.wait(self._settings.wait_seconds):
@@ -135,28 +143,30 @@ class RayCluster:
 
         The simulators' processes are not Ray's to count, and what another node lost may have to find room here.
         """
+        gpus = self._gpus(node)
+        return {"CPU": round(self._count(node) * self._cpus[node], 4), **({"GPU": float(len(gpus))} if gpus else {})}
+
+    def _count(self, node: int) -> int:
+        """Return how many processes a node runs, simulators apart."""
         assert self._plan is not None
-        gpus = {
+        return sum(process.node == node for process in (*self._plan.rollout, *self._plan.actor))
+
+    def _gpus(self, node: int) -> set[int]:
+        """Return the GPUs that the plan names on a node."""
+        assert self._plan is not None
+        return {
             slot.device
             for process in self._plan.processes
             for slot in process.slots
-            if process.node == node and slot.kind == "gpu"
+            if process.node == node and slot.kind == "gpu" and slot.device is not None
         }
-        count = sum(process.node == node for process in (*self._plan.rollout, *self._plan.actor))
-        return {"CPU": round(count * self._cpus(node), 4), **({"GPU": float(len(gpus))} if gpus else {})}
-
-    def _cpus(self, node: int) -> float:
-        """Return what each process of a node asks for."""
-        assert self._plan is not None
-        count = sum(process.node == node for process in (*self._plan.rollout, *self._plan.actor))
-        return max(0.001, min(1.0, int(1000 * self.nodes[node].node.cpus / 2 / count) / 1000))
 
     def options(self, process: Process) -> dict[str, Any]:
         """Return how Ray is to start a process."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {
-            "num_cpus": self._cpus(process.node),
+            "num_cpus": self._cpus[process.node],
             "num_gpus": 0,
             "max_restarts": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._groups[process.node], 0),
@@ -179,10 +189,14 @@ class RayCluster:
                 return [node for node in sorted(self._used) if self.nodes[node].id not in alive]
             time.sleep(0.2)
 
+    def living(self) -> set[str]:
+        """Return Ray's names of the nodes that are there, once Ray has noticed which are not."""
+        self.lost()
+        return {node.id for node in living_nodes()}
+
     def has_lost(self, node_id: str) -> bool:
         """Tell whether a node is gone, also one whose processes were moved since."""
-        self.lost()
-        return node_id not in {node.id for node in living_nodes()}
+        return node_id not in self.living()
 
     def mend(self) -> list[str]:
         """Find room elsewhere for what lost nodes ran; say in words what was moved where."""
@@ -192,8 +206,8 @@ class RayCluster:
         for node in self.lost():
             gone, bundle = self.nodes[node], self._bundle(node)
             remove_placement_group(self._groups.pop(node))
-            group = self._groups[node] = _group(bundle, None)
-            if not group.wait(self._settings.wait_seconds):
+            other = self._room_elsewhere(node)
+            if other is None:
                 others = Counter()
                 for other in living_nodes():
                     others.update(_free(other.id))
@@ -202,9 +216,37 @@ class RayCluster:
                     why=f"{_words(bundle)} wanted; the other nodes together have {_words(others)} free",
                     do="start the node again (`ray start`) and go on with --resume, or place fewer processes",
                 )
-            self.nodes[node] = next(other for other in living_nodes() if other.id == _home(group))
+            self.nodes[node] = other
             said.append(f"node {node} ({gone.address}) was lost; its processes go on at {self.nodes[node].address}")
         return said
+
+    def _room_elsewhere(self, node: int) -> RayNode | None:
+        """Keep room for what a lost node ran, where there is some or will be in time."""
+        from ray.util import remove_placement_group
+
+        bundle = self._bundle(node)
+        deadline = time.monotonic() + self._settings.wait_seconds
+        while True:
+            for other in living_nodes():
+                if not (other.answers and self._has_gpus_for(node, other) and _fits(bundle, _free(other.id))):
+                    continue
+                group = _group(bundle, {"ray.io/node-id": other.id})
+                if group.wait(min(_PROMPT_SECONDS, self._settings.wait_seconds)):
+                    self._groups[node] = group
+                    return other
+                remove_placement_group(group)  # somebody was faster
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.2)
+
+    def _has_gpus_for(self, node: int, other: RayNode) -> bool:
+        """Tell whether a machine has the GPUs that the plan names on a node, and none of ours computes on them.
+
+        Ray counts GPUs, but a process goes to the one that the plan names.
+        """
+        wanted = self._gpus(node)
+        taken = {gpu for mine in self._used - {node} if self.nodes[mine].id == other.id for gpu in self._gpus(mine)}
+        return wanted <= set(range(other.node.accelerators)) and not wanted & taken
 
 
 def _knock(address: str, seconds: float) -> None:
@@ -239,16 +281,10 @@ def living_nodes() -> list[RayNode]:
     return sorted(found, key=lambda node: (node.id != here, node.address, node.id))
 
 
-def _group(bundle: dict[str, float], where: dict[str, str] | None) -> Any:
+def _group(bundle: dict[str, float], where: dict[str, str]) -> Any:
     from ray.util import placement_group
 
-    return placement_group([bundle], bundle_label_selector=[where] if where else None)  # type: ignore[arg-type]
-
-
-def _home(group: Any) -> str:
-    from ray.util import placement_group_table
-
-    return placement_group_table(group)["bundles_to_node_id"][0]
+    return placement_group([bundle], bundle_label_selector=[where])  # type: ignore[arg-type]
 
 
 def _free(node: str) -> dict[str, float]:
@@ -257,6 +293,10 @@ def _free(node: str) -> dict[str, float]:
 
     found = available_resources_per_node().get(node, {})
     return {name: float(found.get(name, 0.0)) for name in ("CPU", "GPU")}
+
+
+def _fits(bundle: dict[str, float], free: dict[str, float]) -> bool:
+    return all(count <= free.get(name, 0.0) for name, count in bundle.items())
 
 
 def _words(resources: Any) -> str:
