@@ -26,6 +26,7 @@ from manyarms.placement.environments import Totals
 from manyarms.placement.faults import LearnersLost, never_began
 from manyarms.placement.plan import Plan, plan
 from manyarms.placement.topology import Node, cluster_from
+from manyarms.reporting.console import lined_up
 from manyarms.reporting.live import forget_earlier
 from manyarms.simulators.registry import UnknownSimulator, resolve
 
@@ -104,8 +105,7 @@ def _train_placed(settings: Settings, resume: bool) -> TrainResult:
         from ray.exceptions import RayError
 
         found = plan_for(config, [node.node for node in cluster.nodes])
-        for warning in found.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+        _tell(found)
         cluster.reserve(found)
         with (
             Interrupts(at_once=False) as interrupts,
@@ -118,6 +118,15 @@ def _train_placed(settings: Settings, resume: bool) -> TrainResult:
                 raise KeyboardInterrupt from None  # before there was anything to keep
             except RayError as error:
                 raise never_began(error) from error
+
+
+def _tell(found: Plan) -> None:
+    """Say which process goes where, before any is started."""
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    title, rows, header = found.table()
+    for line in [title, *lined_up(rows, header)]:
+        print(line, file=sys.stderr, flush=True)
 
 
 def _run(run: Run, crew: PlacedCrew, folder: RunFolder, start: Path | None, most: int) -> TrainResult:
