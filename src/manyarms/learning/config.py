@@ -284,7 +284,7 @@ class ClusterSettings:
     wait_seconds: float = 60.0
     """How long to wait for nodes and for room on them."""
     max_restarts: int = 3
-    """How often in a row processes that die are started again without anything learnt in between."""
+    """How often in a row a process that dies is started again without anything learnt in between."""
 
     def __post_init__(self) -> None:
         if self.weight_sync not in WEIGHT_SYNCS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts
 from manyarms.learning.settings import Settings
 from manyarms.placement.cluster import RayCluster
-from manyarms.placement.faults import LearnersLost, signs_of_loss, unwrapped
+from manyarms.placement.faults import LearnersLost, lost_on_its_way, signs_of_loss, unwrapped
 from manyarms.placement.learner_group import EpisodesLost, LearnerGroup
 from manyarms.placement.plan import Plan
 from manyarms.placement.playing import Batch, Playing
@@ -20,6 +21,16 @@ from manyarms.placement.roles import Facts
 from manyarms.placement.rollouts import Rollouts
 from manyarms.placement.waiting import Waiting
 from manyarms.reporting.results import EpisodeResult
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """What was asked of a process, in which life of it."""
+
+    rank: int
+    life: int
+    weights: Sequence[Any]
+    ref: Any
 
 
 class PlacedCrew:
@@ -38,6 +49,10 @@ class PlacedCrew:
         self._lives_in_group: list[int] = []
         """Of each rollout process, which life of it is in the group of the broadcast."""
         self._facts: Facts | None = None
+        self._weights: Sequence[Any] = ()
+        """A reference to the newest, or none where they were broadcast."""
+        self._weights_lost = 0
+        """How often, since anything was learnt."""
         self.iteration = 0
 
     @property
@@ -48,13 +63,17 @@ class PlacedCrew:
     def begin(self, start: Path | None, say: Callable[[str], None]) -> None:
         """Start the processes, or those of them that are gone; get first weights, or go on from a checkpoint."""
         self._rollouts.say = self._say = say
+        with self._waiting.stoppable():
+            self._begin(start)
+
+    def _begin(self, start: Path | None) -> None:
         self._waiting.others = list
         self._learners.start()
         if self._facts is None:
             self._facts = self._rollouts.start()
         first = None
         if start is None and (self._config.runner.ckpt_path or self._config.cloning.wanted):
-            say("warm start: rollout 0 gets the first weights")
+            self._say("warm start: rollout 0 gets the first weights")
             first = self._waiting.all([self._rollouts.call(0, "first_weights")], "rollout 0")[0]
         standing = self._learners.begin(self._facts, start, first)
         self.iteration = standing.iteration
@@ -70,13 +89,14 @@ class PlacedCrew:
         began = time.perf_counter()
         self._playing.allow(self.iteration, self._weights)
         batch = self._playing.batch(self.iteration)
-        self._waiting.until(lambda: batch.ready, may_stop=True)
+        self._wait_for(batch)
         between = time.perf_counter()
         metrics = self._learn(batch)
         learnt = time.perf_counter()
         self._playing.learnt(self.iteration)
         self.iteration += 1
         self._rollouts.all_is_well()
+        self._weights_lost = 0
         self._publish()
         ended = time.perf_counter()
         return {
@@ -95,25 +115,29 @@ class PlacedCrew:
             return {}
         return {"rollout/staleness": float(batch.update - min(report.version for report in batch.reports))}
 
+    def _wait_for(self, batch: Batch) -> None:
+        """Wait until all of it is played; a signal ends it, for what was learnt is whole and written down."""
+        with self._waiting.stoppable():
+            self._waiting.until(lambda: batch.ready)
+
     def _learn(self, batch: Batch) -> dict[str, float]:
         while True:
             try:
                 return self._learners.learn(batch.shares(len(self._plan.actor)))
             except EpisodesLost as lost:
-                gone = self._cluster.lost()
-                for process in self._plan.rollout:
-                    if process.node in gone:  # and nobody has spoken to it since
-                        self._playing.replace(process.rank, lost)
+                lives = list(self._rollouts.lives)
+                for rank in self._rollouts.lost():
+                    self._playing.replace(rank, lives[rank], lost)
                 if not self._playing.replay_lost(batch):
                     raise
                 self._say(f"{lost.what}: they are played again")
-                self._waiting.until(lambda: batch.ready, may_stop=True)
+                self._wait_for(batch)
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """Give the newest weights to those who act, or lay them where they find them."""
-        self._weights: Sequence[Any] = () if self._broadcasts and self._broadcast() else [self._learners.weights()]
+        self._weights = () if self._broadcasts and self._broadcast() else [self._learners.weights()[1]]
 
     def _broadcast(self) -> bool:
         """Tell whether all who act have got the newest weights."""
@@ -131,33 +155,50 @@ class PlacedCrew:
             return False
         return True
 
-    def _fetch(self) -> Sequence[Any]:
-        """Return a reference to the newest weights, also where they were broadcast."""
-        self._weights = self._weights or [self._learners.weights()]
+    def _fetch(self, version: int, lost: Sequence[Any] | None = None) -> Sequence[Any]:
+        """Return a reference to a version of the weights, other than one that is `lost`."""
+        if version == self.iteration and self._weights and self._weights is not lost:
+            return self._weights
+        self._weights_lost += lost is not None
+        found, ref = self._learners.weights()
+        if found != version or self._weights_lost > self._config.cluster.max_restarts:
+            raise LearnersLost(
+                f"version {version} of the weights was lost before all who play had it",
+                why=f"those who learn hold version {found}" if found != version else "it was lost again and again",
+            )
+        self._weights = [ref]
         return self._weights
 
     # -- judging, saving ----------------------------------------------------------------------------------------------
 
     def judge(self) -> list[EpisodeResult]:
         """Have the held-out episodes played, each process its share."""
+        asked = [self._ask_to_judge(rank, self._weights) for rank in range(len(self._rollouts))]
+        # Before anything is learnt nothing is lost when it ends here; later an update waits to be written down.
+        with self._waiting.stoppable(when=not self.iteration):
+            return [result for call in asked for result in self._judged(call)]
+
+    def _ask_to_judge(self, rank: int, weights: Sequence[Any]) -> _Judging:
+        ref = self._rollouts.judge(rank, self.iteration, weights, self.iteration)
+        return _Judging(rank, self._rollouts.lives[rank], weights, ref)
+
+    def _judged(self, asked: _Judging) -> list[EpisodeResult]:
+        """Return what a process found; where it died, what the next one found."""
         import ray
         from ray.exceptions import RayTaskError
 
-        found: list[EpisodeResult] = []
-        ranks = range(len(self._rollouts))
-        asked = [self._rollouts.judge(rank, self.iteration, self._weights, self.iteration) for rank in ranks]
-        for rank in ranks:
-            while True:
-                self._waiting.ready([asked[rank]], may_stop=not self.iteration)
-                try:
-                    found += ray.get(asked[rank])
-                    break
-                except RayTaskError as error:
-                    raise unwrapped(error, f"rollout {rank}") from None
-                except signs_of_loss() as error:
-                    self._playing.replace(rank, error)
-                    asked[rank] = self._rollouts.judge(rank, self.iteration, self._fetch(), self.iteration)
-        return found
+        while True:
+            lost = None
+            self._waiting.ready([asked.ref])
+            try:
+                return ray.get(asked.ref)
+            except RayTaskError as error:
+                if not lost_on_its_way(error):
+                    raise unwrapped(error, f"rollout {asked.rank}") from None
+                lost = asked.weights
+            except signs_of_loss() as error:
+                self._playing.replace(asked.rank, asked.life, error)
+            asked = self._ask_to_judge(asked.rank, self._fetch(self.iteration, lost))
 
     def save(self) -> None:
         """Have the first learner write a checkpoint, which must be seen from here."""

@@ -32,6 +32,13 @@ def signs_of_loss() -> tuple[type[BaseException], ...]:
     return RayActorError, ObjectLostError
 
 
+def lost_on_its_way(error: BaseException) -> bool:
+    """Tell whether a task failed because something that it was to fetch is gone from the object store."""
+    from ray.exceptions import ObjectLostError
+
+    return isinstance(getattr(error, "cause", None), ObjectLostError)
+
+
 def whereabouts(name: str) -> Whereabouts:
     """Return those of this process."""
     import ray
@@ -80,10 +87,10 @@ def _explained(said: str) -> tuple[str, str]:
     )
 
 
-def never_began(error: BaseException) -> ProcessLost:
+def never_began(error: BaseException, name: str = "a process") -> ProcessLost:
     """Say why a process ended before it had told where it is."""
     why, do = _explained(str(error))
-    return ProcessLost("a process died while it was started", why=why, do=do)
+    return ProcessLost(f"{name} died while it was started", why=why, do=do)
 
 
 def last_lines(log: str) -> str:

@@ -6,16 +6,16 @@ What comes of it depends on the schedule alone: not on how many processes play, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from manyarms.algorithms.groups import DynamicSampling
 from manyarms.errors import ConfigError
 from manyarms.learning.assembly import trainer_config
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.judging import Outcome
-from manyarms.placement.faults import signs_of_loss, unwrapped
+from manyarms.placement.faults import lost_on_its_way, signs_of_loss, unwrapped
 from manyarms.placement.learners import Share, Standing, shares_of
 from manyarms.placement.roles import Report
 from manyarms.placement.rollouts import Rollouts
@@ -35,6 +35,8 @@ class Part:
     film: int | None = None
     life: int = 0
     """Of the process that played it."""
+    weights: Sequence[Any] = ()
+    """What it was given to find them."""
     refs: list[Any] = field(default_factory=list)
 
 
@@ -126,6 +128,14 @@ class Batch:
         ]
 
 
+class Fetch(Protocol):
+    """Gets weights for who was not there when they were broadcast, or could not find them."""
+
+    def __call__(self, version: int, lost: Sequence[Any] | None = None) -> Sequence[Any]:
+        """Return a reference to a version, other than the one that is `lost`."""
+        ...
+
+
 class Playing:
     """Hands out the schedule, at most `max_staleness` updates ahead of what is learnt."""
 
@@ -135,9 +145,9 @@ class Playing:
         config: TrainConfig,
         tasks: Sequence[str | None],
         standing: Standing,
-        fetch: Callable[[], Sequence[Any]],
+        fetch: Fetch,
     ) -> None:
-        """Play on from where training stands; `fetch` gets weights that were broadcast, for who was not there then."""
+        """Play on from where training stands."""
         self._rollouts, self._config, self._tasks, self._fetch = rollouts, config, list(tasks), fetch
         self._first_version = self._newest = standing.iteration
         self._next_update, self._next_start = standing.iteration, standing.position
@@ -212,10 +222,17 @@ class Playing:
 
     def _play(self, part: Part) -> None:
         version = part.batch.version
-        part.refs = self._rollouts.play(part.rank, version, self._weights[version], part.episodes, part.film)
+        part.weights = self._weights[version]
+        part.refs = self._rollouts.play(part.rank, version, part.weights, part.episodes, part.film)
         part.life = self._rollouts.lives[part.rank]
         part.batch.waiting += 1
         self._parts[part.refs[0]] = part
+
+    def _play_again(self, part: Part) -> None:
+        """Have a part played by a process that was not there when weights were broadcast."""
+        version = part.batch.version
+        self._weights[version] = self._weights[version] or self._fetch(version)
+        self._play(part)
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
@@ -229,9 +246,13 @@ class Playing:
         try:
             report: Any = ray.get(ref)
         except RayTaskError as error:
-            raise unwrapped(error, f"rollout {part.rank}") from None
+            if not lost_on_its_way(error):
+                raise unwrapped(error, f"rollout {part.rank}") from None
+            self._find_weights(part)
+            self._play(part)
+            return
         except signs_of_loss() as error:
-            self.replace(part.rank, error, [part])
+            self.replace(part.rank, part.life, error, [part])
             return
         batch = part.batch
         batch.reports.append(report)
@@ -249,22 +270,30 @@ class Playing:
     def _most(self, batch: Batch) -> int:
         return batch.wanted + (self._config.algorithm.max_rejected if batch.sampling is not None else 0)
 
-    def replace(self, rank: int, error: BaseException, parts: Sequence[Part] = ()) -> None:
-        """Replace a process that died, and give the new one all that the old one had to do."""
-        lost = [*parts, *(part for part in self._parts.values() if part.rank == rank)]
-        for part in lost[len(parts) :]:
+    def _find_weights(self, part: Part) -> None:
+        """Get weights anew that a process did not find; those of another part of the batch may be here already."""
+        version = part.batch.version
+        if self._weights[version] is part.weights:
+            self._weights[version] = self._fetch(version, part.weights)
+
+    def replace(self, rank: int, life: int, error: BaseException, parts: Sequence[Part] = ()) -> None:
+        """Replace a process that died in a `life` of it, and give the new one all that the old one had to do.
+
+        One death is heard of by all who had asked it something: after the first of them there is another process.
+        """
+        own = [part for part in self._parts.values() if (part.rank, part.life) == (rank, life)]
+        for part in own:
             # Before anything is waited for: the death would be heard of again.
             del self._parts[part.refs[0]]
             part.batch.waiting -= 1
-        self._rollouts.restart(rank, error)
-        for part in lost:
-            if not self._weights[part.batch.version]:
-                self._weights[part.batch.version] = self._fetch()
-            self._play(part)
+        if self._rollouts.lives[rank] == life:
+            self._rollouts.restart(rank, error)
+        for part in [*parts, *own]:
+            self._play_again(part)
 
     def replay_lost(self, batch: Batch) -> bool:
         """Play again what processes that are gone had played; False: there is none, so that cannot be the reason."""
         lost = [part for part in batch.parts if part.life != self._rollouts.lives[part.rank]]
         for part in lost:
-            self._play(part)
+            self._play_again(part)
         return bool(lost)

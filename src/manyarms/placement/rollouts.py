@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ class Rollouts:
         self._where: list[Whereabouts] = []
         self.lives: list[int] = []
         """How often each was started."""
-        self._deaths = 0
-        """Since anything was learnt."""
+        self._deaths: Counter[int] = Counter()
+        """Of each, since anything was learnt. A node that is lost takes many with it, each of them once."""
 
     def __len__(self) -> int:
         return len(self._plan.rollout)
@@ -52,8 +53,8 @@ class Rollouts:
     def restart(self, rank: int, error: BaseException) -> None:
         """Say why a process died, and start another in its place."""
         cause = self.cause(rank, error)
-        self._deaths += 1
-        if self._deaths > self._config.cluster.max_restarts:
+        self._deaths[rank] += 1
+        if self._deaths[rank] > self._config.cluster.max_restarts:
             raise cause
         self.say(str(cause))
         for said in self._cluster.mend():
@@ -61,10 +62,12 @@ class Rollouts:
         self._end(self._actors[rank])  # where only its node could not be reached, it must not come back
         self._actors[rank] = actor = self._started(rank)
         self.lives[rank] += 1
+        life = self.lives[rank]
         try:
             answers = self._waiting.all([actor.whereabouts.remote(), actor.open.remote()], f"rollout {rank}")
         except signs_of_loss() as again:
-            self.restart(rank, again)
+            if self.lives[rank] == life:  # or whoever had given it something to do has heard of it first
+                self.restart(rank, again)
             return
         self._where[rank] = answers[0]
         self.say(f"rollout {rank} is started again; its episodes are played again")
@@ -73,9 +76,14 @@ class Rollouts:
         where = self._where[rank]
         return cause_of(error, where, node_lost=self._cluster.has_lost(where.node))
 
+    def lost(self) -> list[int]:
+        """Return which of them were on nodes that are gone, also where nobody has spoken to them since."""
+        living = self._cluster.living()
+        return [rank for rank, where in enumerate(self._where) if where.node not in living]
+
     def all_is_well(self) -> None:
         """Hear that something was learnt: deaths are counted anew."""
-        self._deaths = 0
+        self._deaths.clear()
 
     def play(
         self, rank: int, version: int, weights: Sequence[Any], episodes: Sequence[EpisodeId], film: int | None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from manyarms.learning.interrupts import Interrupts, Stopped
@@ -17,19 +18,32 @@ class Waiting:
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
+        self._stoppable = False
         self.others: Callable[[], Sequence[Any]] = list
         """Returns what else may be ready."""
         self.heard: Callable[[Any], None] = lambda ref: None
 
-    def until(self, done: Callable[[], bool], wanted: Sequence[Any] = (), *, may_stop: bool = False) -> None:
-        """Listen until something is so; with `may_stop`, a signal ends it."""
+    @contextmanager
+    def stoppable(self, *, when: bool = True) -> Iterator[None]:
+        """Inside, whatever is waited for, a signal ends it; elsewhere what was begun is seen through first."""
+        before, self._stoppable = self._stoppable, when
+        try:
+            yield
+        finally:
+            self._stoppable = before
+
+    def until(self, done: Callable[[], bool], wanted: Callable[[], Sequence[Any]] = list) -> None:
+        """Listen until something is so; `wanted` returns what is still missing for it.
+
+        What is there already must not be among it: one would be told of that again and again, without a pause.
+        """
         import ray
 
         while not done():
-            if may_stop and self._interrupts.stop is not None:
+            if self._stoppable and self._interrupts.stop is not None:
                 raise Stopped
             others = list(self.others())
-            pending = [*others, *wanted]
+            pending = [*others, *wanted()]
             if not pending:
                 raise RuntimeError("nothing is under way that could be waited for")
             ready, _ = ray.wait(pending, num_returns=1, timeout=_SECONDS, fetch_local=False)
@@ -41,9 +55,9 @@ class Waiting:
         """Listen until one of these is there, or has failed."""
         import ray
 
-        self.until(lambda: bool(ray.wait(list(refs), timeout=0, fetch_local=False)[0]), refs)
+        self.until(lambda: bool(ray.wait(list(refs), timeout=0, fetch_local=False)[0]), lambda: refs)
 
-    def ready(self, refs: Sequence[Any], *, may_stop: bool = False) -> None:
+    def ready(self, refs: Sequence[Any]) -> None:
         """Listen until all of these are there, or have failed."""
         import ray
 
@@ -55,14 +69,14 @@ class Waiting:
                 _, missing = ray.wait(missing, num_returns=len(missing), timeout=0, fetch_local=False)
             return not missing
 
-        self.until(done, refs, may_stop=may_stop)
+        self.until(done, lambda: missing)
 
     def all(self, refs: Sequence[Any], name: str) -> list[Any]:
         """Return answers; an error of ours comes out as it went in."""
         import ray
         from ray.exceptions import RayTaskError
 
-        self.ready(refs, may_stop=True)
+        self.ready(refs)
         try:
             return ray.get(list(refs))
         except RayTaskError as error:
