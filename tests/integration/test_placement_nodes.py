@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ import pytest
 from manyarms.errors import ConfigError, StartError
 from manyarms.learning.settings import load
 from manyarms.learning.training import train as train_in_this_process
+from manyarms.placement.cluster import living_nodes
+from manyarms.placement.driver import PlacedCrew
+from manyarms.placement.learner_group import LearnerGroup
+from manyarms.placement.learners import Share
 from placement import PLACED, SMALL_STORE, Disturbed, all_gone, run
-from training import assert_same_run, ended, in_folder, lines, started, written
+from training import assert_same_run, curve, ended, in_folder, lines, started, written
 
 ray = pytest.importorskip("ray")
 
@@ -46,10 +52,19 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def second(cluster: Any) -> Iterator[Any]:
     """Another node, which a test may remove."""
-    node = cluster.add_node(num_cpus=2, object_store_memory=SMALL_STORE)
+    node = cluster.add_node(wait=False, num_cpus=2, object_store_memory=SMALL_STORE)
+    wait_until(lambda: any(found.id == node.node_id and found.answers for found in living_nodes()))
     yield node
     if node in cluster.worker_nodes:
         cluster.remove_node(node, allow_graceful=False)
+    # Ray believes it late, and the next test would meet a node that is gone.
+    wait_until(lambda: all(found.id != node.node_id for found in living_nodes()))
+
+
+def wait_until(so: Callable[[], bool]) -> None:
+    """Wait, without a deadline of its own: the test has one."""
+    while not so():
+        time.sleep(0.1)
 
 
 def test_too_few_nodes_are_told_with_the_command_that_helps(cluster: Any, tmp_path: Path) -> None:
@@ -68,10 +83,10 @@ def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_lost_node_costs_what_was_learnt_since_the_last_checkpoint(
-    cluster: Any, second: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = train_in_this_process(load(written(tmp_path), in_folder(tmp_path, "alone")))
-    deed = Disturbed(tmp_path / "walk", 3, lambda: cluster.remove_node(second, allow_graceful=False))
+    deed = Disturbed(monkeypatch, {3: lambda: cluster.remove_node(second, allow_graceful=False)})
     found = run(tmp_path, *BOTH)
     assert deed.done
     assert_same_run(found.folder, alone.folder)
@@ -80,19 +95,93 @@ def test_a_lost_node_costs_what_was_learnt_since_the_last_checkpoint(
     assert "was lost; its processes go on at" in said
 
 
-def test_episodes_that_are_lost_with_their_node_are_played_again(
-    cluster: Any, second: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_learners_on_both_nodes_go_back_to_the_last_checkpoint_when_one_is_lost(
+    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["algorithm.max_staleness=2", "runner.val_check_interval=0", "actor.model.model_type=placement:Slow"]
+    whole = run(tmp_path, f"{PLACED}env,rollout,actor=0-1", name="whole")
+    ask, learns = LearnerGroup._ask, count()
+
+    def asked(group: LearnerGroup, method: str, *arguments: Any) -> list[Any]:
+        """Lose it when both hold their episodes: the other finds out in the middle of an exchange."""
+        if method == "learn" and next(learns) == 2:
+            cluster.remove_node(second, allow_graceful=False)
+        return ask(group, method, *arguments)
+
+    monkeypatch.setattr(LearnerGroup, "_ask", asked)
+    found = run(tmp_path, *TWO, f"{PLACED}env,rollout,actor=0-1")
+    assert second not in cluster.worker_nodes
+    assert_same_run(found.folder, whole.folder)
+    said = capsys.readouterr().err
+    assert "actor 1 (process" in said
+    assert "going on from" in said
+
+
+def test_episodes_that_are_lost_with_their_node_are_played_again(
+    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["algorithm.max_staleness=2", "runner.val_check_interval=0"]
     whole = run(tmp_path, *words, f"{PLACED}env,rollout,actor=0", name="whole")
-    deed = Disturbed(tmp_path / "walk", 1, lambda: cluster.remove_node(second, allow_graceful=False))
+    lose_before_learning(monkeypatch, 3, lambda: cluster.remove_node(second, allow_graceful=False))
     found = run(tmp_path, *words, *TWO, f"{PLACED}env,rollout=0-1", f"{PLACED}actor=0")
-    assert deed.done
+    assert second not in cluster.worker_nodes
     assert_same_run(found.folder, whole.folder)
     assert "episodes were lost with their node: they are played again" in capsys.readouterr().err
 
 
-def test_a_lost_node_without_room_elsewhere_is_named(cluster: Any, second: Any, tmp_path: Path) -> None:
+def lose_before_learning(monkeypatch: pytest.MonkeyPatch, update: int, deed: Callable[[], object]) -> None:
+    """Do something when all of an update is reported, and none of it is with those who learn."""
+    learn, calls = LearnerGroup.learn, count(1)
+
+    def learning(group: LearnerGroup, shares: Sequence[Share]) -> dict[str, float]:
+        if next(calls) == update:
+            deed()
+        return learn(group, shares)
+
+    monkeypatch.setattr(LearnerGroup, "learn", learning)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_lost_node_with_many_rollout_processes_changes_nothing(
+    staleness: int,
+    cluster: Any,
+    second: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["env.train.total_num_envs=5", "env.train.rows_per_worker=1", "runner.val_check_interval=0"]
+    words += ["runner.max_steps=3", f"algorithm.max_staleness={staleness}", "runner.save_interval=-1"]
+    whole = run(tmp_path, *words, f"{PLACED}env,rollout,actor=0", name="whole")
+    lose_before_learning(monkeypatch, 2, lambda: cluster.remove_node(second, allow_graceful=False))
+    found = run(tmp_path, *words, *TWO, f'{PLACED}env,rollout="0:0,1:1-4"', f"{PLACED}actor=0")
+    assert curve(found.folder) == curve(whole.folder)
+    said = capsys.readouterr().err
+    assert all(said.count(f"rollout {rank} is started again") == 1 for rank in range(1, 5))
+    assert "rollout 0 is started again" not in said
+
+
+def test_weights_that_are_lost_before_anybody_has_them_cost_what_was_learnt_since_the_last_checkpoint(
+    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["runner.val_check_interval=0"]
+    whole = run(tmp_path, *words, f"{PLACED}env,rollout,actor=0", name="whole")
+    update = PlacedCrew.update
+
+    def updated(crew: PlacedCrew) -> dict[str, float]:
+        if crew.iteration == 3 and second in cluster.worker_nodes:
+            cluster.remove_node(second, allow_graceful=False)
+        return update(crew)
+
+    monkeypatch.setattr(PlacedCrew, "update", updated)
+    found = run(tmp_path, *words, *TWO, f"{PLACED}env,rollout=0", f"{PLACED}actor=1")
+    assert second not in cluster.worker_nodes
+    assert_same_run(found.folder, whole.folder)
+    assert "going on from" in capsys.readouterr().err
+
+
+def test_a_lost_node_without_room_elsewhere_is_named(
+    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     @ray.remote(num_cpus=0)
@@ -100,19 +189,15 @@ def test_a_lost_node_without_room_elsewhere_is_named(cluster: Any, second: Any, 
         def is_there(self) -> bool:
             return True
 
-    def lose() -> None:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        guest = Guest.options(num_cpus=0.5, scheduling_strategy=here).remote()
-        ray.get(guest.is_there.remote())
-        guests.append(guest)
-        cluster.remove_node(second, allow_graceful=False)
-
-    guests: list[Any] = []
-    deed = Disturbed(tmp_path / "walk", 2, lose)
-    with pytest.raises(StartError, match=r"node 1 \(.*\) was lost, and what it ran finds no room") as caught:
-        run(tmp_path, *BOTH, "cluster.wait_seconds=3", "runner.max_steps=40")
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    guest = Guest.options(num_cpus=0.5, scheduling_strategy=here).remote()
+    ray.get(guest.is_there.remote())
+    deed = Disturbed(monkeypatch, {2: lambda: cluster.remove_node(second, allow_graceful=False)})
+    try:
+        with pytest.raises(StartError, match=r"node 1 \(.*\) was lost, and what it ran finds no room") as caught:
+            run(tmp_path, *BOTH, "cluster.wait_seconds=20", "runner.max_steps=40")
+    finally:
+        ray.kill(guest)
     assert deed.done
     assert "--resume" in str(caught.value)
     assert 3 <= len(lines(tmp_path / "walk")) < 40
-    for guest in guests:
-        ray.kill(guest)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from manyarms.errors import ConfigError, StartError
+from manyarms.errors import ConfigError, LearningError, StartError
 from manyarms.learning.settings import load
 from manyarms.learning.training import train as train_in_this_process
+from manyarms.placement import learner_group, rollouts
 from manyarms.placement.faults import ProcessLost
+from manyarms.placement.learners import LearnerRole
+from manyarms.placement.roles import RolloutRole
 from manyarms.placement.training import train
 from placement import PLACED, SMALL_STORE, Disturbed, all_gone, kill, run
 from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
@@ -89,16 +94,18 @@ def test_groups_are_kept_by_their_place_whoever_plays_them(tmp_path: Path) -> No
 
 
 def test_deaths_of_simulators_and_of_rollout_processes_change_nothing(
-    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "walk"
-    deeds = [
-        Disturbed(folder, 1, lambda: kill("manyarms.workers.main", -1)),
-        Disturbed(folder, 2, lambda: kill("ray::RolloutRole", 0)),
-        Disturbed(folder, 4, lambda: kill("ray::RolloutRole", 1)),
-    ]
+    deeds = Disturbed(
+        monkeypatch,
+        {
+            1: lambda: kill("manyarms.workers.main", -1),
+            2: lambda: kill("ray::RolloutRole", 0),
+            4: lambda: kill("ray::RolloutRole", 1),
+        },
+    )
     found = run(tmp_path, *ONE_LEARNER)
-    assert all(deed.done for deed in deeds)
+    assert deeds.done
     assert_same_run(found.folder, alone)
     said = capsys.readouterr().err
     assert "rollout 0 (process" in said or "rollout 1 (process" in said
@@ -107,9 +114,9 @@ def test_deaths_of_simulators_and_of_rollout_processes_change_nothing(
 
 
 def test_the_death_of_a_learner_costs_what_was_learnt_since_the_last_checkpoint(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    deed = Disturbed(tmp_path / "walk", 3, lambda: kill("ray::LearnerRole", 1))
+    deed = Disturbed(monkeypatch, {3: lambda: kill("ray::LearnerRole", 1)})
     found = run(tmp_path, *HYBRID)
     assert deed.done
     assert_same_run(found.folder, shared)
@@ -122,17 +129,62 @@ def test_the_death_of_a_learner_costs_what_was_learnt_since_the_last_checkpoint(
 # -- playing ahead ----------------------------------------------------------------------------------------------------
 
 
-def test_playing_ahead_repeats_and_is_never_further_behind_than_allowed(tmp_path: Path) -> None:
+def test_playing_ahead_repeats_and_is_never_further_behind_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*ONE_LEARNER, "algorithm.max_staleness=2", "runner.val_check_interval=0"]
     found = run(tmp_path, *words, name="once")
     assert [line["rollout/staleness"] for line in lines(found.folder)] == [0, 1, 2, 2, 2, 2]
-    deed = Disturbed(tmp_path / "again", 2, lambda: kill("ray::RolloutRole", 0))
+    deed = Disturbed(monkeypatch, {2: lambda: kill("ray::RolloutRole", 0)})
     again = run(tmp_path, *words, name="again")
     assert deed.done
     assert_same_run(again.folder, found.folder)
     first = lines(found.folder)
     assert "actor/behave_weight" not in first[0], "the first update is plain PPO"
     assert all(line["actor/behave_weight"] != 1.0 for line in first[1:])
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_an_update_is_played_while_the_last_one_is_learnt_from_where_that_is_allowed(
+    staleness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates, events = 3, tmp_path / "events"
+    events.mkdir()
+
+    def meet(mine: str, other: str | None) -> None:
+        """Tell that something has begun, and go on once another thing has: so both are under way at once."""
+        (events / mine).touch()
+        deadline = time.monotonic() + 400
+        while other is not None and not (events / other).exists():
+            if time.monotonic() > deadline:
+                raise LearningError(f"{other} has not begun while {mine} was under way")
+            time.sleep(0.01)
+
+    class Playing(RolloutRole):
+        def play(self, version: int, *arguments: Any, **options: Any) -> Any:
+            update = len(list(events.glob("play *")))
+            meet(f"play {update}", f"learn {update - 1}" if update and staleness else None)
+            if not staleness:
+                assert len(list(events.glob("learnt *"))) == update
+            found = super().play(version, *arguments, **options)
+            (events / f"played {update}").touch()
+            return found
+
+    class Learning(LearnerRole):
+        def learn(self) -> dict[str, float]:
+            update = len(list(events.glob("learn *")))
+            meet(f"learn {update}", f"play {update + 1}" if update + 1 < updates and staleness else None)
+            if update + 1 < updates:
+                assert (events / f"play {update + 1}").exists() == bool(staleness)
+            found = super().learn()
+            (events / f"learnt {update}").touch()
+            return found
+
+    monkeypatch.setattr(rollouts, "RolloutRole", Playing)
+    monkeypatch.setattr(learner_group, "LearnerRole", Learning)
+    words = [f"algorithm.max_staleness={staleness}", f"runner.max_steps={updates}", "runner.val_check_interval=0"]
+    run(tmp_path, *HYBRID[:2], f"{PLACED}actor=0", *words)
+    assert len(list(events.glob("learnt *"))) == len(list(events.glob("played *"))) == updates
 
 
 def test_groups_can_be_played_ahead_too(tmp_path: Path) -> None:
@@ -154,19 +206,26 @@ def test_a_warm_start_and_a_reference_are_as_in_one_process(tmp_path: Path) -> N
     assert lines(placed.folder)[1]["actor/kl_loss"] >= 0.0
 
 
+def _is_agent(process: psutil.Process) -> bool:
+    try:
+        return process.name().endswith("Agent")
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_a_run_and_all_its_processes(number: signal.Signals, alone: Path, tmp_path: Path) -> None:
     arguments = [written(tmp_path), *in_folder(tmp_path), *ONE_LEARNER, "cluster.address=local"]
     process = started([*arguments, "runner.save_interval=-1"])
-    wait_for(process, lambda: len(lines(tmp_path / "walk")) >= 3, 150)
+    wait_for(process, lambda: len(lines(tmp_path / "walk")) >= 3, 400)
     below = psutil.Process(process.pid).children(recursive=True)
     # Two agents of Ray's own try for a minute to tell of a driver that was killed, and then end as well.
-    below = [child for child in below if number == signal.SIGINT or not child.name().endswith("Agent")]
+    below = [child for child in below if number == signal.SIGINT or not _is_agent(child)]
     process.send_signal(number)
-    said = ended(process, 150)
+    said = ended(process, 250)
     assert len(below) > 8, "or the test looks at too few of them"
-    assert not psutil.wait_procs(below, timeout=60)[1]
+    assert not psutil.wait_procs(below, timeout=150)[1]
     done = 0
     if number == signal.SIGINT:
         assert process.returncode == 130, said
@@ -188,9 +247,11 @@ def test_what_goes_wrong_in_another_process_is_told_as_if_it_were_here(tmp_path:
         run(tmp_path, *placed, "algorithm.max_staleness=1", "cluster.weight_sync=broadcast")
 
 
-def test_a_process_that_dies_again_and_again_ends_the_run_with_its_cause(tmp_path: Path) -> None:
+def test_a_process_that_dies_again_and_again_ends_the_run_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*HYBRID[:2], f"{PLACED}actor=0", "cluster.max_restarts=0"]
-    Disturbed(tmp_path / "walk", 1, lambda: kill("ray::RolloutRole"))
+    Disturbed(monkeypatch, {1: lambda: kill("ray::RolloutRole")})
     with pytest.raises(ProcessLost, match=r"rollout 0 \(process \d+ at .*\) died") as caught:
         run(tmp_path, *words, "runner.max_steps=40")
     assert "a signal ended it" in str(caught.value)
