@@ -395,14 +395,20 @@ def test_a_death_is_one_death_whoever_hears_of_it(stage: Callable[..., Stage]) -
     real = now.rollouts.judge
 
     def judge(rank: int, version: int, weights: Sequence[Any], step: int) -> Ref:
-        """One that is playing ahead is asked to judge, and dies: both calls fail."""
+        """One that is playing ahead is asked to judge, and dies: both calls fail, that of judging last."""
         ref = real(rank, version, weights, step)
         if rank == ahead.rank and now.rollouts.lives[ahead.rank] == 1:
-            ref.answer, ref.there = exceptions.ActorDiedError(), True
+            ref.answer, ref.there = exceptions.ActorDiedError(), False
+            late.append(ref)
             now.rollouts.answer(ahead, exceptions.ActorDiedError())
         return ref
 
-    now.rollouts.judge = judge
+    def restart(rank: int, error: BaseException) -> None:
+        RolloutsStandIn.restart(now.rollouts, rank, error)
+        late[0].there = True
+
+    late: list[Ref] = []
+    now.rollouts.judge, now.rollouts.restart = judge, restart
     found = now.crew.judge()
     assert now.rollouts.ended == [(ahead.rank, 1)]
     assert sorted(map(str, found)) == sorted(
