@@ -341,8 +341,8 @@ def gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
 
-def rows_of_behavior() -> dict[str, Row]:
-    return {row.name.removeprefix("behavior: "): row for row in simulators.rows("behavior", None, True, 60)}
+def rows_of_behavior(python: str | None = None) -> dict[str, Row]:
+    return {row.name.removeprefix("behavior: "): row for row in simulators.rows("behavior", python, True, 60)}
 
 
 def test_the_doctor_starts_it_where_everything_is_there(complete: Path) -> None:
@@ -369,6 +369,18 @@ def test_the_doctor_names_what_is_missing(complete: Path, monkeypatch: pytest.Mo
     rows = rows_of_behavior()
     assert rows["ISAAC_PATH"].fix.startswith("export ISAAC_PATH=")
     assert "there is no folder" in rows["OMNIGIBSON_DATA_PATH"].found
+
+
+def test_the_doctor_sees_what_a_launcher_sets(complete: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("ISAAC_PATH", "OMNIGIBSON_DATA_PATH")
+    launcher = complete / "behavior-python"
+    exports = "\n".join(f'export {name}="{os.environ[name]}"' for name in names)
+    launcher.write_text(f'#!/bin/sh\n{exports}\nexec "{sys.executable}" "$@"\n')
+    launcher.chmod(0o755)
+    for name in names:
+        monkeypatch.delenv(name)
+    rows = rows_of_behavior(str(launcher))
+    assert {rows[name].status for name in names} == {OK}, rows
 
 
 def test_the_doctor_says_nothing_against_a_machine_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def _asked_here(simulator: SimulatorConfig) -> dict[str, Any]:
 
 
 def _asked_there(simulator: SimulatorConfig) -> dict[str, Any]:
-    python = simulator.python or "python"
+    python = simulator.python or sys.executable
     told, env = wire.encode(what_to_build(simulator)), common_environment(simulator, VectorConfig())
     try:
         done = subprocess.run(

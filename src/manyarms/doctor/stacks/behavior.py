@@ -28,6 +28,13 @@ print(json.dumps(["%d.%d" % sys.version_info[:2], told.group(1) if told else ""]
 """
 
 
+#: A launcher, as scripts/install_behavior.sh writes one, sets them itself.
+_ASK_VARIABLES = """
+import json, os
+print(json.dumps([os.environ.get(name, "") for name in ("ISAAC_PATH", "OMNIGIBSON_DATA_PATH")]))
+"""
+
+
 def is_wanted() -> bool:
     """Tell whether the user has begun to install it."""
     return bool(os.environ.get(_ISAAC) or os.environ.get(_DATA))
@@ -41,7 +48,17 @@ def trial() -> Trial:
 def parts(where: Where) -> list[Row]:
     """Check everything that BEHAVIOR stands on."""
     version, row = omnigibson(where)
-    return [row, isaac_sim(version, where), datasets(version), *graphics()]
+    isaac, data = variables(where)
+    return [row, isaac_sim(version, where, isaac), datasets(version, data), *graphics()]
+
+
+def variables(where: Where) -> tuple[str, str]:
+    """Return where Isaac Sim and the datasets lie, as the interpreter sees it."""
+    answer = ask([where.python, "-c", _ASK_VARIABLES], where.seconds)
+    if answer.failure:
+        return os.environ.get(_ISAAC, ""), os.environ.get(_DATA, "")
+    isaac, data = json.loads(answer.said.splitlines()[-1])
+    return isaac, data
 
 
 def omnigibson(where: Where) -> tuple[Release, Row]:
@@ -61,10 +78,9 @@ def omnigibson(where: Where) -> tuple[Release, Row]:
     return release, ok(name, f"{version} in Python {python}")
 
 
-def isaac_sim(release: Release, where: Where) -> Row:
+def isaac_sim(release: Release, where: Where, root: str) -> Row:
     """Look for Isaac Sim where ISAAC_PATH says it lies, or among the packages of pip."""
     name, fix = f"behavior: {_ISAAC}", f"export {_ISAAC}=<folder of Isaac Sim {release.isaac}>"
-    root = os.environ.get(_ISAAC, "")
     if not root:
         packaged = ask(
             [where.python, "-c", "import importlib.util as u; print(u.find_spec('isaacsim') is not None)"],
@@ -84,9 +100,9 @@ def isaac_sim(release: Release, where: Where) -> Row:
     return ok(name, f"Isaac Sim {version}, {root}")
 
 
-def datasets(release: Release) -> Row:
+def datasets(release: Release, root: str) -> Row:
     """Look for the three datasets."""
-    name, root = f"behavior: {_DATA}", os.environ.get(_DATA, "")
+    name = f"behavior: {_DATA}"
     if not root:
         return fault(name, "not set", f"export {_DATA}=<folder of BEHAVIOR's datasets>")
     fix = f"scripts/install_behavior.sh --only data --data {root}"
