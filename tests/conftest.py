@@ -62,6 +62,18 @@ def goldens(config: pytest.Config, ours: Path, kind: str) -> list[Path]:
     return [ours, given] if given and golden_kind(given) == kind else [ours]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a pytest with which pytest-xdist does not group tests: four Rays at once are more than a machine has."""
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid:
+            raise pytest.UsageError(
+                "this pytest-xdist does not group tests with this pytest: install requirements/dev.txt"
+            )
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 kB."""

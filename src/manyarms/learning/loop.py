@@ -113,7 +113,7 @@ class Run:
             if ranks.first:
                 folder.begin(self._settings, crew.tasks, crew.iteration)
                 if config.runner.logger.live:
-                    board.say(f"look on: manyarms watch {folder.path}")
+                    board.recorded(folder.path)
             self._evaluations = [(step, found) for step, found in self._evaluations if step <= crew.iteration]
             with self._trackers(crew.iteration) as self._logged, ExitStack() as unless_it_ends_well:
                 unless_it_ends_well.push(self._failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -63,6 +64,11 @@ class TrainingBoard:
             self._live.console.print(line, highlight=False, markup=False)
         else:  # what goes to stderr looks like a fault in a notebook
             print(line, file=sys.stdout if self._cell is not None else sys.stderr, flush=True)
+
+    def recorded(self, folder: Path) -> None:
+        """Say how to look on from elsewhere; in a notebook the run is in its cell."""
+        if self._cell is None:
+            self.say(f"look on: manyarms watch {folder}")
 
     def learning(self) -> None:
         """Hear that the first update begins: what is left is judged from here on."""
