@@ -22,7 +22,8 @@ help:
 demo: $(RUNNABLE)
 	$(BIN)/manyarms demo
 
-test: $(READY) lint types docs-check interpreters
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types docs-check interpreters
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 test-fast: $(READY)
