@@ -172,7 +172,20 @@ def test_demo_compares_with_gymnasium(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_demo_ends_with_an_arm_that_learns(tmp_path: Path) -> None:
-    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--steps", "0", "--train-seconds", "3", cwd=tmp_path)
+    done = manyarms(
+        "demo",
+        "--seconds",
+        "0.2",
+        "--num-envs",
+        "2",
+        "--steps",
+        "0",
+        "--train-seconds",
+        "3",
+        "--episodes",
+        "3",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert "an arm learnt to press a button in 3 s" in done.stdout
     report = next(line for line in done.stdout.splitlines() if line.startswith("report: ")).removeprefix("report: ")
@@ -184,7 +197,7 @@ def test_a_demo_without_pillow_trains_and_films_without_captions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    config = demo.DemoConfig(train_seconds=1.0, out=tmp_path)
+    config = demo.DemoConfig(train_seconds=1.0, episodes=3, out=tmp_path)
     trained = demo.train_arm(config, demo.DemoResult(config, {"one way": 1.0}))
     assert trained.success is not None
     assert trained.report is not None

@@ -97,7 +97,8 @@ def test_every_option_of_a_simulator_is_on_its_page(name: str) -> None:
 def test_the_snippets_of_the_readmes_are_the_same_and_run(snippet: int, tmp_path: Path) -> None:
     english, chinese = (blocks(REPOSITORY / name, "python") for name in ("README.md", "README.zh-CN.md"))
     assert [re.sub(r" *#.*", "", code) for code in english] == [re.sub(r" *#.*", "", code) for code in chinese]
-    code = english[snippet].replace('"runner.max_seconds": 20', '"runner.max_seconds": 2')
+    less = '"runner.max_seconds": 2, "env.eval.episodes": 4'
+    code = english[snippet].replace('"runner.max_seconds": 20', less)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -55,6 +55,8 @@ class DemoConfig:
     """Control steps to film; 0: no video."""
     train_seconds: float = 60.0
     """How long to train an arm to press a button; 0: not at all."""
+    episodes: int = 50
+    """Held-out episodes that judge the arm, before and after it has trained."""
     out: Path = Path("demo")
     """Where the video and the training run go."""
     guide: ClassVar[Guide] = Guide(
@@ -66,8 +68,9 @@ class DemoConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.num_envs < 1:
-            raise ConfigError(f"num_envs is {self.num_envs}; it must be at least 1")
+        for name in ("num_envs", "episodes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 < self.seconds < math.inf:
             raise ConfigError(f"seconds is {self.seconds:g}; it must be a finite number above 0")
         for name in ("steps", "train_seconds"):
@@ -153,7 +156,7 @@ def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
         f"runner.logger.log_path={config.out}",
         f"runner.logger.experiment_name=push_button-{time.strftime('%H%M%S')}",
         "runner.logger.logger_backends=[]",
-        "env.eval.episodes=50",
+        f"env.eval.episodes={config.episodes}",
         "env.eval.options.cameras=[front]",
         f"env.eval.video_cfg={{save_video: true, info_on_video: {captions}}}",
     ]
