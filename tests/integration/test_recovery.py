@@ -189,9 +189,9 @@ def test_a_row_whose_worker_died_goes_on_from_a_state_that_is_loaded() -> None:
         envs.recv(min_rows=2)
         (state,) = envs.save_state([0])
         os.kill(envs.worker_pids[0], signal.SIGKILL)
-        time.sleep(0.1)
-        envs.send([1], np.zeros((1, 1, 2), np.float32))
-        assert envs.recv().rows.tolist() == [1]
+        while not envs.failures:  # until its end is seen
+            envs.send([1], np.zeros((1, 1, 2), np.float32))
+            assert envs.recv().rows.tolist() == [1]
         envs.load_state([state], [0])
         envs.send([0], np.zeros((1, 1, 2), np.float32))
         chunk = envs.recv()
