@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from typing import Any
 
 import numpy as np
@@ -93,3 +94,21 @@ def test_a_nursery_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
         envs.step(np.zeros((2, 1), np.float32))
         assert psutil.Process(envs.worker_pids[0]).ppid() == os.getpid()
         assert not psutil.pid_exists(parent)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_ctrl_c_in_the_moment_a_process_starts_leaves_none_behind(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    manyarms.make_vec("gym/CartPole-v1", 1).close()  # starts the keeper, which stays
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        manyarms.make_vec("gym/CartPole-v1", 2, start_method=method)
+    assert len(started) == 1
+    assert not psutil.pid_exists(started[0])

@@ -1,10 +1,31 @@
-"""How processes end: waited for without being reaped, and the signals that ended them by name."""
+"""How processes end: waited for without being reaped, the signals that ended them by name, and Ctrl-C held back."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment: a process that has started but is not yet known would be left behind."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # interrupts are raised in the main thread, by a handler in Python
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 def has_ended(pid: int, timeout: float | None) -> bool:

@@ -20,6 +20,7 @@ from manyarms.simulators.base import Spec
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.display import DisplayConfig, Displays, Trial
 from manyarms.vector.egl import drawing_failure
+from manyarms.vector.endings import uninterrupted
 from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room, say_how_many_fit
 from manyarms.vector.nursery import Nursery, NurseryGone
 from manyarms.vector.process import (
@@ -202,7 +203,8 @@ class Supervisor:
                 worker_command(simulator.python or sys.executable),
                 common_environment(simulator, self.config),
             )
-            with contextlib.suppress(NurseryGone):  # a worker that is started by itself will say what is wrong
+            # A worker that is started by itself will say what is wrong.
+            with contextlib.suppress(NurseryGone), uninterrupted():
                 self._nurseries[id(simulator)] = Nursery(command, env, what_to_build(simulator))
         deadline = time.monotonic() + self.config.start_timeout
         for key, nursery in list(self._nurseries.items()):
@@ -213,7 +215,8 @@ class Supervisor:
     def _spawn(self, worker: WorkerProcess) -> None:
         nursery = self._nurseries.get(id(worker.simulator))
         display = self._displays.variables(worker.index) if self._displays is not None else None
-        worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index], nursery, display)
+        with uninterrupted():
+            worker.spawn(self._bell_end, self.arena_fd, self._cpus[worker.index], nursery, display)
         worker.phase = GREETING
         worker.restart_at = time.monotonic() + self.config.start_timeout
         for fd in (worker.pidfd, worker.socket.fileno()):
