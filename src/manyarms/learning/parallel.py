@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from manyarms.errors import ConfigError
@@ -17,6 +17,10 @@ from manyarms.learning.ranks import Ranks
 from manyarms.policies.base import Observations
 from manyarms.policies.heads import Evaluation
 from manyarms.policies.trainable import TrainablePolicy
+
+if TYPE_CHECKING:  # to import them takes every process that trains a second, and few shard
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 BACKENDS = ("ddp", "fsdp")
 
@@ -41,13 +45,14 @@ class ParallelPolicy:
             raise ConfigError(f"training_backend is {backend!r}", do=f"choose {' or '.join(BACKENDS)}")
         self.policy, self._ranks = policy, ranks
         self._evaluator: nn.Module = _Evaluator(policy)
+        self._shards: list[FSDPModule] = []
         if ranks.world > 1 and backend == "ddp":
             self._evaluator = DistributedDataParallel(self._evaluator, broadcast_buffers=False)
         elif ranks.world > 1:
+            from torch.distributed.fsdp import fully_shard
+
             # A policy of many layers says which of them are gathered one at a time.
-            for block in getattr(policy, "blocks", ()):
-                fully_shard(block)
-            fully_shard(self._evaluator)
+            self._shards = [fully_shard(module) for module in (*getattr(policy, "blocks", ()), self._evaluator)]
 
     def evaluate(self, observations: Observations, chosen: np.ndarray) -> Evaluation:
         return Evaluation(*self._evaluator(observations, chosen))
@@ -59,20 +64,19 @@ class ParallelPolicy:
             with nullcontext() if last else self._evaluator.no_sync():
                 yield
             return
-        if isinstance(self._evaluator, FSDPModule):
-            self._evaluator.set_requires_gradient_sync(last)
+        if self._shards:
+            self._shards[-1].set_requires_gradient_sync(last)  # and those in it
         yield
 
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Hold all weights on this rank, as acting needs them: ranks ask their policy at times of their own."""
-        shards = [module for module in self._evaluator.modules() if isinstance(module, FSDPModule)]
-        for module in shards:
+        for module in self._shards:
             module.unshard()
         try:
             yield
         finally:
-            for module in shards:
+            for module in self._shards:
                 module.reshard()
 
     def state(self) -> dict[str, Tensor]:
@@ -80,19 +84,27 @@ class ParallelPolicy:
         return {name: whole_tensor(tensor) for name, tensor in self.policy.saved_state().items()}
 
 
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Tell whether a tensor lies in shards on several ranks."""
+    module = sys.modules.get("torch.distributed.tensor")  # nobody has shards who has not imported it
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def whole_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor with all its shards; every rank has to ask."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+    return (tensor.full_tensor() if is_sharded(tensor) else tensor).detach()
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """Return this rank's shard."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def sharded_like(whole: Tensor, example: Tensor) -> Tensor:
     """Cut a tensor up as another is."""
-    if isinstance(example, DTensor) and whole.shape == example.shape:
+    if is_sharded(example) and whole.shape == example.shape:
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(whole.to(example.device), example.device_mesh, example.placements)
     return whole
 
