@@ -13,6 +13,7 @@ import pytest
 
 from manyarms.learning.loop import TrainResult
 from manyarms.learning.settings import load
+from manyarms.learning.training import train as train_in_this_process
 from manyarms.placement.playing import Playing
 from manyarms.placement.training import train
 from training import in_folder, written
@@ -21,11 +22,27 @@ from training import in_folder, written
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 PLACED = "cluster.component_placement."
+SHARED = (f"{PLACED}env,rollout,actor=0-1",)
+ONE_LEARNER = (f"{PLACED}env=0", f"{PLACED}rollout=1-2", f"{PLACED}actor=3")
+AHEAD = ("algorithm.max_staleness=2", "runner.val_check_interval=0")
 SMALL_STORE = 100_000_000
 
 
 def run(tmp_path: Path, *words: str, name: str = "walk", resume: bool = False) -> TrainResult:
     return train(load(written(tmp_path), [*in_folder(tmp_path, name), *words]), resume=resume)
+
+
+_undisturbed: dict[tuple[str, ...], Path] = {}
+
+
+def undisturbed(factory: pytest.TempPathFactory, *words: str) -> Path:
+    """Return the folder of a run that nothing happens to, made once for all that are compared with it."""
+    if words not in _undisturbed:
+        folder = factory.mktemp("undisturbed")
+        placed = any(word.startswith(PLACED) for word in words)
+        settings = load(written(folder), [*in_folder(folder), *words])
+        _undisturbed[words] = (train if placed else train_in_this_process)(settings).folder
+    return _undisturbed[words]
 
 
 def processes(name: str) -> list[psutil.Process]:

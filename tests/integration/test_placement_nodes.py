@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from manyarms.errors import ConfigError, StartError
-from manyarms.learning.settings import load
-from manyarms.learning.training import train as train_in_this_process
 from manyarms.placement.cluster import living_nodes
 from manyarms.placement.driver import PlacedCrew
 from manyarms.placement.learner_group import LearnerGroup
 from manyarms.placement.learners import Share
-from placement import PLACED, SMALL_STORE, Disturbed, all_gone, run
+from placement import AHEAD, ONE_LEARNER, PLACED, SHARED, SMALL_STORE, Disturbed, all_gone, run, undisturbed
 from training import assert_same_run, curve, ended, in_folder, lines, started, written
 
 ray = pytest.importorskip("ray")
@@ -47,6 +45,12 @@ def cluster() -> Iterator[Any]:
     ray.shutdown()
     found.shutdown()
     assert all_gone("raylet")
+
+
+@pytest.fixture
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one plain process."""
+    return undisturbed(tmp_path_factory)
 
 
 @pytest.fixture
@@ -83,22 +87,31 @@ def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_lost_node_costs_what_was_learnt_since_the_last_checkpoint(
-    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    alone: Path,
+    cluster: Any,
+    second: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    alone = train_in_this_process(load(written(tmp_path), in_folder(tmp_path, "alone")))
     deed = Disturbed(monkeypatch, {3: lambda: cluster.remove_node(second, allow_graceful=False)})
     found = run(tmp_path, *BOTH)
     assert deed.done
-    assert_same_run(found.folder, alone.folder)
+    assert_same_run(found.folder, alone)
     said = capsys.readouterr().err
     assert "its node was lost" in said
     assert "was lost; its processes go on at" in said
 
 
 def test_learners_on_both_nodes_go_back_to_the_last_checkpoint_when_one_is_lost(
-    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Any,
+    second: Any,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = run(tmp_path, f"{PLACED}env,rollout,actor=0-1", name="whole")
+    whole = undisturbed(tmp_path_factory, *SHARED)
     ask, learns = LearnerGroup._ask, count()
 
     def asked(group: LearnerGroup, method: str, *arguments: Any) -> list[Any]:
@@ -110,21 +123,25 @@ def test_learners_on_both_nodes_go_back_to_the_last_checkpoint_when_one_is_lost(
     monkeypatch.setattr(LearnerGroup, "_ask", asked)
     found = run(tmp_path, *TWO, f"{PLACED}env,rollout,actor=0-1")
     assert second not in cluster.worker_nodes
-    assert_same_run(found.folder, whole.folder)
+    assert_same_run(found.folder, whole)
     said = capsys.readouterr().err
     assert "actor 1 (process" in said
     assert "going on from" in said
 
 
 def test_episodes_that_are_lost_with_their_node_are_played_again(
-    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Any,
+    second: Any,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["algorithm.max_staleness=2", "runner.val_check_interval=0"]
-    whole = run(tmp_path, *words, f"{PLACED}env,rollout,actor=0", name="whole")
+    whole = undisturbed(tmp_path_factory, *ONE_LEARNER, *AHEAD)
     lose_before_learning(monkeypatch, 3, lambda: cluster.remove_node(second, allow_graceful=False))
-    found = run(tmp_path, *words, *TWO, f"{PLACED}env,rollout=0-1", f"{PLACED}actor=0")
+    found = run(tmp_path, *AHEAD, *TWO, f"{PLACED}env,rollout=0-1", f"{PLACED}actor=0")
     assert second not in cluster.worker_nodes
-    assert_same_run(found.folder, whole.folder)
+    assert_same_run(found.folder, whole)
     assert "episodes were lost with their node: they are played again" in capsys.readouterr().err
 
 
@@ -146,25 +163,31 @@ def test_a_lost_node_with_many_rollout_processes_changes_nothing(
     cluster: Any,
     second: Any,
     tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["env.train.total_num_envs=5", "env.train.rows_per_worker=1", "runner.val_check_interval=0"]
     words += ["runner.max_steps=3", f"algorithm.max_staleness={staleness}", "runner.save_interval=-1"]
-    whole = run(tmp_path, *words, f"{PLACED}env,rollout,actor=0", name="whole")
+    whole = undisturbed(tmp_path_factory, *words, *([f"{PLACED}env,rollout,actor=0"] if staleness else []))
     lose_before_learning(monkeypatch, 2, lambda: cluster.remove_node(second, allow_graceful=False))
     found = run(tmp_path, *words, *TWO, f'{PLACED}env,rollout="0:0,1:1-4"', f"{PLACED}actor=0")
-    assert curve(found.folder) == curve(whole.folder)
+    assert curve(found.folder) == curve(whole)
     said = capsys.readouterr().err
     assert all(said.count(f"rollout {rank} is started again") == 1 for rank in range(1, 5))
     assert "rollout 0 is started again" not in said
 
 
 def test_weights_that_are_lost_before_anybody_has_them_cost_what_was_learnt_since_the_last_checkpoint(
-    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Any,
+    second: Any,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["runner.val_check_interval=0"]
-    whole = run(tmp_path, *words, f"{PLACED}env,rollout,actor=0", name="whole")
+    whole = undisturbed(tmp_path_factory, *words)
     update = PlacedCrew.update
 
     def updated(crew: PlacedCrew) -> dict[str, float]:
@@ -175,7 +198,7 @@ def test_weights_that_are_lost_before_anybody_has_them_cost_what_was_learnt_sinc
     monkeypatch.setattr(PlacedCrew, "update", updated)
     found = run(tmp_path, *words, *TWO, f"{PLACED}env,rollout=0", f"{PLACED}actor=1")
     assert second not in cluster.worker_nodes
-    assert_same_run(found.folder, whole.folder)
+    assert_same_run(found.folder, whole)
     assert "going on from" in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from manyarms.errors import ConfigError
 from manyarms.vector import patience
 from manyarms.vector.config import SimulatorConfig, VectorConfig
-from manyarms.vector.keeper import Keeper, clean_up
+from manyarms.vector.keeper import Keeper, clean_up, file_identity
 from manyarms.vector.process import explain_exit, worker_environment
 from manyarms.vector.topology import cpu_plan, numa_nodes, parse_cpu_list
 
@@ -120,8 +120,21 @@ def test_the_keeper_ends_groups_and_removes_paths_when_dismissed(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
 
 
+def test_the_keeper_leaves_a_file_that_has_taken_the_place_of_another(tmp_path: Path) -> None:
+    keeper = Keeper()
+    same, other = tmp_path / "same", tmp_path / "other"
+    for path in (same, other):
+        path.touch()
+        keeper.add_file(str(path), file_identity(str(path)))
+    other.rename(tmp_path / "older")  # its inode is taken as long as it is there
+    other.touch()
+    keeper.dismiss()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["older", "other"]
+
+
 def test_cleaning_up_what_is_gone_already_is_no_error(tmp_path: Path) -> None:
-    clean_up({"group": {"999999": None}, "path": {str(tmp_path / "nothing"): None}})
+    nothing = str(tmp_path / "nothing")
+    clean_up({"group": {"999999": None}, "path": {nothing: None}, "file": {f"1 2 {nothing}": None}})
 
 
 def test_one_keeper_serves_the_whole_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +153,6 @@ def _lines(label: str, total: int) -> Callable[[int, str], None]:
         done += count
         if time.monotonic() - printed > _SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
-            print(f"{label}: {done} of {total} {note}", flush=True)
+            print(f"{label}: {done} of {total} {note}", file=sys.stderr, flush=True)
 
     return advance

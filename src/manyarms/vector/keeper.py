@@ -20,6 +20,14 @@ import subprocess
 import sys
 import threading
 
+#: Inode and time of change: a file that takes the place of another is not it.
+FileIdentity = tuple[int, int]
+
+
+def file_identity(path: str) -> FileIdentity:
+    status = os.lstat(path)
+    return status.st_ino, status.st_mtime_ns
+
 
 class Keeper:
     """The main side: tells the keeper process what there is to clean up. One for the whole process."""
@@ -68,6 +76,13 @@ class Keeper:
     def remove_path(self, path: str) -> None:
         self._tell(f"-path {path}")
 
+    def add_file(self, path: str, which: FileIdentity) -> None:
+        """Have a file removed when we are gone, unless another has taken its place."""
+        self._tell(f"+file {which[0]} {which[1]} {path}")
+
+    def remove_file(self, path: str, which: FileIdentity) -> None:
+        self._tell(f"-file {which[0]} {which[1]} {path}")
+
     def _tell(self, line: str) -> None:
         # A keeper that was killed is not worth failing for: workers still end with our end of their pipes.
         with contextlib.suppress(OSError):
@@ -86,7 +101,7 @@ def keep(main_pid: int, sock: socket.socket) -> None:
     """Keep the list until the main process is gone or has closed its end, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    held: dict[str, dict[str, None]] = {"group": {}, "path": {}}
+    held: dict[str, dict[str, None]] = {"group": {}, "path": {}, "file": {}}
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     with contextlib.suppress(ProcessLookupError):  # gone already: then it is no longer our parent
@@ -118,7 +133,7 @@ def take_note(held: dict[str, dict[str, None]], message: bytes) -> None:
 
 
 def clean_up(held: dict[str, dict[str, None]]) -> None:
-    """Kill every group and remove every path."""
+    """Kill every group, and remove every path and every file that is still the same."""
     for group in held["group"]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(int(group), signal.SIGKILL)
@@ -127,6 +142,11 @@ def clean_up(held: dict[str, dict[str, None]]) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             with contextlib.suppress(OSError):
+                os.unlink(path)
+    for line in held["file"]:
+        inode, changed, path = line.split(" ", 2)
+        with contextlib.suppress(OSError):
+            if file_identity(path) == (int(inode), int(changed)):
                 os.unlink(path)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from manyarms.errors import StartError
 from manyarms.vector.endings import has_ended
-from manyarms.vector.keeper import Keeper
+from manyarms.vector.keeper import FileIdentity, Keeper, file_identity
 from manyarms.vector.xauthority import PATIENCE, SOCKETS, authority_entry, knock
 
 _LOCKS = "/tmp/.X{}-lock"
@@ -76,7 +76,7 @@ class Xvfb:
         self._authority = folder / "authority"
         self._cookie = secrets.token_bytes(16)
         self._authority.write_bytes(authority_entry(self._cookie))
-        self._left_behind: dict[str, tuple[int, int]] = {}
+        self._left_behind: dict[str, FileIdentity] = {}
         """The files that it would leave behind if it was killed, and which files they are."""
         # The keeper would kill it without knowing its files, and is told of it when it is up. Until then it ends by
         # itself, with nothing left, when its parent is gone or nobody can read its number any more.
@@ -122,8 +122,8 @@ class Xvfb:
         keeper = Keeper.instance()
         for path in (f"{SOCKETS}{self.number}", _LOCKS.format(self.number)):
             with contextlib.suppress(OSError):
-                self._left_behind[path] = _identity(path)
-                keeper.add_path(path)
+                self._left_behind[path] = file_identity(path)
+                keeper.add_file(path, self._left_behind[path])
         keeper.add_group(self.pid)  # after its files: whoever is killed must leave none behind
         self._stop_listening()
         return True
@@ -145,11 +145,11 @@ class Xvfb:
                 os.killpg(self.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
             self._process.wait()
             self._stop_listening()
-        for path, identity in self._left_behind.items():
+        for path, which in self._left_behind.items():
             with contextlib.suppress(OSError):
-                if _identity(path) == identity:  # else another server has taken the number since
+                if file_identity(path) == which:  # else another server has taken the number since
                     os.unlink(path)
-            Keeper.instance().remove_path(path)
+            Keeper.instance().remove_file(path, which)
         self._left_behind.clear()
         Keeper.instance().remove_group(self.pid)
 
@@ -183,8 +183,3 @@ def wait_until_up(servers: Sequence[Xvfb], deadline: float) -> None:
             if missing[fd].read_number():
                 del missing[fd]
                 poller.unregister(fd)
-
-
-def _identity(path: str) -> tuple[int, int]:
-    status = os.lstat(path)
-    return status.st_ino, status.st_mtime_ns
