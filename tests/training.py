@@ -67,7 +67,7 @@ def started(arguments: Sequence[str], ranks: int = 1, restarts: int = 0) -> subp
     )
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 100) -> str:
+def ended(process: subprocess.Popen[str], seconds: float = 600) -> str:
     """Wait for its end; return what it said."""
     try:
         said, _ = process.communicate(timeout=seconds)
@@ -87,7 +87,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool], seconds: float = 100) -> None:
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool], seconds: float = 600) -> None:
     """Wait until something is so, as long as the process lives."""
     deadline = time.monotonic() + seconds
     while not condition():

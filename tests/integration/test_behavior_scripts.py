@@ -220,7 +220,7 @@ def test_licences_are_asked_for_and_no_means_no(machine: Machine, mirror: Mirror
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
         os.close(main)
         os.close(terminal)

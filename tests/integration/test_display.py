@@ -73,7 +73,7 @@ def servers_of(folder: Path) -> list[psutil.Process]:
 
 def eventually(true: Callable[[], bool]) -> bool:
     """Wait for what the keeper does when it gets round to it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not true() and time.monotonic() < deadline:
         time.sleep(0.02)
     return true()

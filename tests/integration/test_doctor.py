@@ -78,7 +78,7 @@ def by_name(rows: list[Row]) -> dict[str, Row]:
 
 
 def eventually(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not true() and time.monotonic() < deadline:
         time.sleep(0.05)
     return true()

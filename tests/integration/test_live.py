@@ -35,7 +35,7 @@ from training import assert_same_run, ended, in_folder, started, written
 EPISODES = [EpisodeId(("near", "far")[i % 2], 100 + i) for i in range(8)]
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+def until(condition: Callable[[], Any], seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"

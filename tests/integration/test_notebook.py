@@ -159,7 +159,7 @@ def after(condition: Callable[[], object], act: Callable[[], None]) -> Callable[
     """Act as soon as something is so."""
 
     def wait() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
             time.sleep(0.1)
@@ -254,7 +254,7 @@ def test_a_served_policy_answers_until_it_is_closed(tmp_path: Path) -> None:
 def test_a_run_is_watched_until_that_is_closed(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "env/return": 0.5}\n')
     with manyarms.watch(tmp_path, port=0) as page:
-        state = json.loads(urllib.request.urlopen(f"{page.url}state", timeout=10).read())
+        state = json.loads(urllib.request.urlopen(f"{page.url}state", timeout=60).read())
         assert state["metrics"]["columns"]["env/return"] == [0.5]
         assert f'<a href="{page.url}"' in page._repr_html_()
     assert repr(page) == f"{tmp_path} is no longer watched"

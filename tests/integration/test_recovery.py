@@ -220,7 +220,7 @@ def test_memory_above_the_limit_is_given_back_between_episodes() -> None:
     with manyarms.make_vec("standins:Leaky", 2, worker_memory=120 << 20, leak=2 << 20, max_episode_steps=4) as envs:
         before = envs.worker_pids
         envs.reset(seed=0)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while envs.worker_pids == before and time.monotonic() < deadline:
             *_, infos = envs.step(np.zeros((2, 1), np.float32))
             assert "aborted" not in infos, "memory is given back between episodes, not in the middle of one"
@@ -232,7 +232,7 @@ def test_memory_above_the_limit_is_given_back_between_episodes() -> None:
 def test_memory_far_above_the_limit_ends_the_worker_at_once() -> None:
     with manyarms.make_vec("standins:Leaky", 2, worker_memory=100 << 20, leak=200 << 20) as envs:
         envs.reset(seed=0)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not envs.failures and time.monotonic() < deadline:
             envs.step(np.zeros((2, 1), np.float32))
             time.sleep(0.02)
@@ -289,7 +289,7 @@ def workers_left(pids: list[int]) -> list[int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     """A killed process is gone when the kernel has got round to it."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while workers_left(pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert workers_left(pids) == []

@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libero"
 CONFIG = "pi0/ript/config/ript_vla_test.yaml"
 
 
-def run(*words: str, timeout: float = 150, libero: str = "") -> subprocess.CompletedProcess[str]:
+def run(*words: str, timeout: float = 600, libero: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LIBERO_PYTHON": libero}
     command = [sys.executable, *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES, env=env, timeout=timeout, check=False)

@@ -256,7 +256,7 @@ def test_long_messages_are_split_and_too_long_ones_refused() -> None:
 
 def test_web_pages_are_kept_out_and_health_is_told() -> None:
     with served(Swaying()) as server:
-        assert urllib.request.urlopen(server.url.replace("ws", "http") + "/healthz", timeout=5).read() == b"OK\n"
+        assert urllib.request.urlopen(server.url.replace("ws", "http") + "/healthz", timeout=60).read() == b"OK\n"
         with pytest.raises(Exception, match="403"), connect(server.url, additional_headers={"Origin": "http://a.page"}):
             pass
 
@@ -279,7 +279,7 @@ def test_no_server_is_an_error_that_says_how_to_start_one() -> None:
 def test_a_server_that_comes_late_is_waited_for() -> None:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
-        remote = pool.submit(RemotePolicy, SPEC, port=port, timeout=20)
+        remote = pool.submit(RemotePolicy, SPEC, port=port, timeout=120)
         time.sleep(0.3)
         with PolicyServer(Swaying(), SPEC, ServerConfig(port=port)):
             policy = remote.result()

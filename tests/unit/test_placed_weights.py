@@ -119,7 +119,7 @@ def test_a_broadcast_gives_all_of_them_the_same_weights() -> None:
         other.start()
     sent = policy_of(5)
     Broadcast(address, 0, 3, on_gpu=False, seconds=60).send(sent.saved_state(), 4)
-    found = sorted(answers.get(timeout=60) for _ in others)
+    found = sorted(answers.get(timeout=600) for _ in others)
     for other in others:
         other.join()
     total = float(sum(tensor.double().sum() for tensor in sent.state_dict().values()))

@@ -116,7 +116,7 @@ def test_the_keeper_ends_groups_and_removes_paths_when_dismissed(tmp_path: Path)
         keeper.add_path(str(path))
     keeper.remove_path(str(kept))
     keeper.dismiss()
-    assert process.wait(timeout=10) == -9
+    assert process.wait(timeout=60) == -9
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
 
 
