@@ -5,23 +5,18 @@ What to look at is on its standard input, the answer on its standard output. Not
 
 import json
 import os
-import sys
 
 
 def main():
     # type: () -> None
-    from main import adopt_package  # pyright: ignore[reportMissingImports]  # the file beside this one
-
-    adopt_package()
-    from manyarms.simulators.base import UnknownTask
-    from manyarms.simulators.registry import foresee
-    from manyarms.workers.serve import extend_path
-    from manyarms.workers.wire import decode
+    from main import read_plan  # pyright: ignore[reportMissingImports]  # the file beside this one
 
     answer = os.dup(1)
     os.dup2(2, 1)  # what is imported may print
-    plan = decode(sys.stdin.buffer.read())
-    extend_path(plan["search_path"])
+    plan = read_plan()
+    from manyarms.simulators.base import UnknownTask
+    from manyarms.simulators.registry import foresee
+
     try:
         found = {"lacks": foresee(plan["simulator"], plan["options"])}
     except UnknownTask as error:

@@ -28,6 +28,18 @@ def adopt_package():
     spec.loader.exec_module(module)
 
 
+def read_plan():
+    # type: () -> dict
+    """Return what to build, in a program that is asked about a simulator: it is told on standard input."""
+    adopt_package()
+    from manyarms.workers.serve import extend_path
+    from manyarms.workers.wire import decode
+
+    plan = decode(sys.stdin.buffer.read())
+    extend_path(plan["search_path"])
+    return plan
+
+
 def main():
     # type: () -> None
     fds = [int(text) for text in sys.argv[1:-1]]

@@ -9,17 +9,13 @@ import sys
 
 def main():
     # type: () -> None
-    from main import adopt_package  # pyright: ignore[reportMissingImports]  # the file beside this one
+    from main import read_plan  # pyright: ignore[reportMissingImports]  # the file beside this one
 
-    adopt_package()
+    plan = read_plan()
     import numpy
 
     from manyarms.simulators.registry import build
-    from manyarms.workers.serve import extend_path
-    from manyarms.workers.wire import decode
 
-    plan = decode(sys.stdin.buffer.read())
-    extend_path(plan["search_path"])
     simulator = build(plan["simulator"], plan["options"], 1, None)[0][0]
     spec = simulator.spec
     if spec.cameras:
