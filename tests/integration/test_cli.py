@@ -164,7 +164,7 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_demo_compares_with_gymnasium(tmp_path: Path) -> None:
-    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--train-seconds", "0", cwd=tmp_path)
+    done = manyarms("demo", "--seconds", "0.2", "--num-envs", "2", "--steps", "8", "--train-seconds", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "gymnasium AsyncVectorEnv" in done.stdout
     assert "manyarms step_chunk" in done.stdout

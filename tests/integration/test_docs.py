@@ -31,7 +31,8 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    words = [str(example), *(["--updates", "1"] if example.stem == "training" else [])]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -98,8 +99,8 @@ def test_every_option_of_a_simulator_is_on_its_page(name: str) -> None:
 def test_the_snippets_of_the_readmes_are_the_same_and_run(snippet: int, tmp_path: Path) -> None:
     english, chinese = (blocks(REPOSITORY / name, "python") for name in ("README.md", "README.zh-CN.md"))
     assert [re.sub(r" *#.*", "", code) for code in english] == [re.sub(r" *#.*", "", code) for code in chinese]
-    less = '"runner.max_seconds": 2, "env.eval.episodes": 4'
-    code = english[snippet].replace('"runner.max_seconds": 20', less)
+    less = '"runner.max_steps": 1, "env.eval.episodes": 4, "algorithm.episodes_per_step": 16'
+    code = english[snippet].replace('"runner.max_seconds": 20', less).replace("episodes=20", "episodes=4")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 

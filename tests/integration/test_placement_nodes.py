@@ -37,7 +37,7 @@ def cluster() -> Iterator[Any]:
         "object_store_memory": SMALL_STORE,
         "include_dashboard": False,
         # Even small episodes then lie in the store of the node that played them, and are lost with it.
-        # And a node that is gone refuses to answer: five times in 2.5 s, not in 15. One that is slow has as long as ever.
+        # A node that is gone is noticed in 2.5 s, not in 15; one that is slow has as long as ever.
         "_system_config": {"max_direct_call_object_size": 100, "health_check_period_ms": 500},
     }
     found = Cluster(initialize_head=True, head_node_args=options)
