@@ -99,6 +99,13 @@ def test_every_recipe_prints_its_plan(recipe: Path, capsys: pytest.CaptureFixtur
         assert "actor 1" in said
 
 
+def test_settings_may_stand_before_and_after_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["train", "reach_target_ppo", "runner.max_steps=33", "--dry-run", "algorithm.gamma=0.55"]) == 0
+    said = capsys.readouterr().out
+    assert "max_steps: 33" in said
+    assert "gamma: 0.55" in said
+
+
 def test_what_a_recipe_prints_is_kept(tmp_path: Path) -> None:
     done = train("behavior_ppo_openvlaoft", tmp_path, "--dry-run", "actor.model.model_path=somewhere")
     assert done.returncode == 0, done.stdout + done.stderr

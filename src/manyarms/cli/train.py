@@ -93,7 +93,8 @@ def _placement(config: TrainConfig) -> Table:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, train, print the headline first."""
-    result = run(parse(TrainCommand, "train", arguments))
+    # Settings may stand before and after flags, none of which takes a value; the parser wants them in one piece.
+    result = run(parse(TrainCommand, "train", sorted(arguments, key=lambda word: word.startswith("-"))))
     if isinstance(result, TrainPlan):
         print(result.config, end="")
         result.show()
