@@ -7,6 +7,8 @@ RUNNABLE := $(VENV)/.runnable
 PINNED := pyproject.toml requirements/dev.txt scripts/setup.sh
 RENDERING := libosmesa6 libegl1 libgl1-mesa-dri
 JOBS ?= 4
+# Where nothing may be compiled once and for all, each of a thousand processes compiles all it imports.
+export PYTHONDONTWRITEBYTECODE =
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .PHONY: demo test test-fast lint format types docs docs-check docs-serve benchmark interpreters clean help

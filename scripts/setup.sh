@@ -46,8 +46,7 @@ install_libraries "$@"
 python=$(find_python)
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "installing Python packages into $venv"
-# Not compiled beforehand: of most packages a small part is ever imported.
-pip() { "$venv/bin/python" -m pip "$1" --no-compile --quiet --disable-pip-version-check "${@:2}"; }
+pip() { "$venv/bin/python" -m pip "$1" --quiet --disable-pip-version-check "${@:2}"; }
 if [ "$purpose" = demo ]; then
   pip install --constraint requirements/dev.txt -e '.[torch,video,gym,tensorboard]'
 else

@@ -70,12 +70,11 @@ def robotics() -> Path:
 def libero() -> Path:
     """Return an environment with LIBERO (1.4 GB), on stand-ins for its assets."""
     assets = libero_assets.write(ENVIRONMENTS / "libero-assets")
-    variables = {"PYTHON": sys.executable} if sys.version_info < (3, 14) else {}
-    variables["PIP_NO_COMPILE"] = "no"  # as pip spells "do not": what is used is compiled when it is imported
+    python = {"PYTHON": sys.executable} if sys.version_info < (3, 14) else {}
     command = [str(REPOSITORY / "scripts/install_libero.sh"), str(ENVIRONMENTS / "libero"), str(assets)]
     with open(ENVIRONMENTS / "libero.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **variables})
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **python})
     return ENVIRONMENTS / "libero"
 
 
@@ -87,8 +86,8 @@ def make(name: str, base: str, requirements: list[str]) -> Path:
     if not done.exists() or done.read_text() != wanted:
         shutil.rmtree(directory, ignore_errors=True)
         subprocess.run([base, "-m", "venv", str(directory)], check=True)
-        pip = [str(directory / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "--no-compile", *requirements], check=True)
+        pip = [str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *requirements], check=True)
         done.write_text(wanted)
     return directory
 
