@@ -86,9 +86,8 @@ def test_completes(shell: tuple[str, Path], line: str, wanted: str, unwanted: st
         assert unwanted not in found
 
 
+@pytest.mark.parametrize("shell", ["bash"], indirect=True)  # others do it by themselves
 def test_bash_offers_simulators_first_and_then_their_tasks(shell: tuple[str, Path]) -> None:
-    if shell[0] != "bash":
-        pytest.skip("others do it by themselves")
     assert offered(shell, "manyarms eval ") == ["behavior/", "gym/", "libero/", "rlbench/", "tabletop/"]
     assert offered(shell, "manyarms eval tabletop --tasks open_drawer,st") == ["open_drawer,stack_blocks"]
     assert offered(shell, "manyarms eval tabletop --seed ") == []
