@@ -11,6 +11,7 @@ CPU. They are measured in turn, several rounds, and medians are compared.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -22,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from manyarms.policies.openvla_oft.adapters import add_adapters
-from manyarms.policies.openvla_oft.fast import FusedNetwork, Replayed
+from manyarms.policies.openvla_oft.fast import FusedNetwork, short_floats
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector
 from manyarms.policies.openvla_oft.model import OpenVlaConfig, OpenVlaModel, Sequence, text_ids
+from manyarms.policies.openvla_oft.replay import Replayed
 
 CHUNK, WIDTH, STATE, IMAGES, PROMPT = 8, 7, 8, 2, 32
 SLOTS = CHUNK * WIDTH
@@ -45,6 +47,7 @@ class Subject:
     """The network with random weights, and its head."""
 
     def __init__(self, settings: dict[str, Any], device: str) -> None:
+        torch.manual_seed(0)
         config = OpenVlaConfig(**{**settings, "text_config": dict(settings["text_config"])})
         with torch.device("meta"):
             self.network = OpenVlaModel(config)
@@ -102,7 +105,8 @@ class Subject:
             ids, lengths = text_ids(prompts, SLOTS, PROMPT)
             sequence = Sequence(ids.to(self.device), lengths.to(self.device), SLOTS, ragged)
             states = forward(pixels, sequence, self.projector(state.bfloat16()))
-            return self.head.sample(states, None)[0].cpu()
+            with short_floats():
+                return self.head.sample(states, None)[0].cpu()
 
         return variant
 
@@ -131,46 +135,82 @@ def gigabytes(device: str) -> float:
     return torch.cuda.max_memory_reserved() / 1e9 if device == "cuda" else 0.0
 
 
+def ours(subject: Subject, **options: bool) -> tuple[Variant, FusedNetwork]:
+    """Return the pass that acting uses."""
+    gpu = subject.device == "cuda"
+    fused = FusedNetwork(subject.network, compiled=gpu, **options)
+    return subject.through(Replayed(fused) if gpu else fused), fused
+
+
+def remembered(variant: Variant, example: Any, device: str) -> tuple[Tensor, float]:
+    """Return an answer, and the memory that it took."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    variant(*example)
+    return variant(*example), gigabytes(device)
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max() / other.abs().max())
+
+
 @torch.inference_mode()
 def measured(subject: Subject, batches: list[int], rounds: int, least: float) -> list[dict[str, Any]]:
     """Measure every variant at every batch size."""
-    fused = FusedNetwork(subject.network, compiled=subject.device == "cuda")
-    ours = subject.through(Replayed(fused) if subject.device == "cuda" else fused)
     found = []
+    wide, fused = ours(subject)
     for rows in batches:
         example, ragged = subject.example(rows), subject.example(rows, ragged=True)
-        cases: dict[str, tuple[Variant, Any]] = {"ours": (ours, example)}
+        cases: dict[str, tuple[Variant, Any]] = {"eager": (subject.plain, example), "ours": (wide, example)}
         if rows > 1:
-            cases["ours, ragged prompts"] = (ours, ragged)
-        cases["eager"] = (subject.plain, example)
+            cases["ours, ragged prompts"] = (wide, ragged)
         cases["eager, one by one"] = (subject.one_by_one, example)
-        memory, answers = {}, {}
-        for name, (variant, inputs) in cases.items():
-            if subject.device == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-            answers[name] = variant(*inputs)
-            variant(*inputs)
-            memory[name] = gigabytes(subject.device)
+        answers = {name: remembered(*case, subject.device) for name, case in cases.items()}
+        cases["ours, fp8"] = (ours(subject, eight_bits=True)[0], example)
+        answers["ours, fp8"] = remembered(*cases["ours, fp8"], subject.device)
         times: dict[str, list[float]] = {name: [] for name in cases}
         for _ in range(rounds):
             for name, (variant, inputs) in cases.items():
                 times[name].append(seconds(variant, inputs, least))
-        error = float((answers["ours"] - answers["eager"]).abs().max() / answers["eager"].abs().max())
         for name in cases:
             took = statistics.median(times[name])
-            found.append(
-                {
-                    "batch": rows,
-                    "variant": name,
-                    "ms": 1e3 * took,
-                    "chunks_per_s": rows / took,
-                    "teraflops": subject.operations() * rows / took / 1e12,
-                    "gigabytes": memory[name],
-                    "difference": error if name == "ours" else None,
-                }
-            )
-            print(json.dumps(found[-1]), flush=True)
+            answer, memory = answers[name]
+            compared = name in ("ours", "ours, fp8")
+            line = {
+                "batch": rows,
+                "variant": name,
+                "ms": 1e3 * took,
+                "chunks_per_s": rows / took,
+                "teraflops": subject.operations() * rows / took / 1e12,
+                "gigabytes": memory,
+                "difference": difference(answer, answers["eager"][0]) if compared else None,
+            }
+            found.append(line)
+            print(json.dumps(line), flush=True)
+        cases.clear()  # and with them the weights in eight bits
+        variant = None
+        gc.collect()
+    fused.release()
+    return found
+
+
+@torch.inference_mode()
+def adapted(subject: Subject, batches: list[int], rounds: int, least: float) -> list[dict[str, Any]]:
+    """Measure acting with adapters, which `learnt` has put there, beside the same network run plainly."""
+    found = []
+    fast, fused = ours(subject)
+    plain = subject.through(subject.network)
+    for rows in batches:
+        example = subject.example(rows)
+        answers = [variant(*example) for variant in (plain, fast)]
+        times: dict[Variant, list[float]] = {plain: [], fast: []}
+        for _ in range(rounds):
+            for variant, spent in times.items():
+                spent.append(seconds(variant, example, least))
+        both = [1e3 * statistics.median(spent) for spent in times.values()]
+        found.append({"batch": rows, "eager_ms": both[0], "ours_ms": both[1], "difference": difference(*answers)})
+        print(json.dumps(found[-1]), flush=True)
     fused.release()
     return found
 
@@ -234,6 +274,7 @@ def main() -> None:
     print(f"{count / 1e9:.2f} billion parameters, {subject.operations() / 1e12:.2f} TFLOP a chunk at least", flush=True)
     found = measured(subject, options.batches, options.rounds, options.seconds)
     learning = learnt(subject, [1, 8], options.rounds)
+    adapters = adapted(subject, options.batches, options.rounds, options.seconds)
     print(table(found))
     if options.out:
         name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
@@ -243,6 +284,7 @@ def main() -> None:
             "parameters": count,
             "measured": found,
             "learning": learning,
+            "adapters": adapters,
         }
         options.out.write_text(json.dumps(facts, indent=2) + "\n")
 

@@ -23,7 +23,9 @@ import transformers
 import tyro
 
 from manyarms.policies.pi0 import flow
+from manyarms.policies.pi0.config import Pi0Options
 from manyarms.policies.pi0.fast import Draw, FastPath
+from manyarms.policies.pi0.heads import add_adapters
 from manyarms.policies.pi0.loading import random_model
 from manyarms.policies.pi0.model import Inputs
 
@@ -38,6 +40,8 @@ class Pi0Benchmark:
     """Tokens of the prompt."""
     steps: int = 10
     """Of denoising."""
+    lora_rank: int = 0
+    """Of adapters on the language model and the expert; 0: there are none."""
     rounds: int = 9
     compile: bool = True
     tiny: bool = False
@@ -52,6 +56,8 @@ def main(config: Pi0Benchmark) -> dict[str, Any]:
     torch.manual_seed(0)
     dtype = torch.bfloat16 if config.device == "cuda" else torch.float32
     model = random_model(architecture(config.tiny), dtype, config.device)
+    if config.lora_rank:
+        adapt(model, config.lora_rank)
     found: dict[str, Any] = {
         "config": {name: value for name, value in asdict(config).items() if name != "out"},
         "machine": machine(config.device),
@@ -89,6 +95,14 @@ def architecture(tiny: bool) -> Any:
         vision.num_attention_heads, vision.image_size = 2, 56
         vision.projection_dim = config.vlm_config.projection_dim = config.vlm_config.hidden_size = 64
     return config
+
+
+def adapt(model: Any, rank: int) -> None:
+    """Put adapters on the model as training does, and let them have learnt something."""
+    add_adapters(model, Pi0Options("", lora_rank=rank))
+    for name, parameter in model.named_parameters():
+        if ".lora_B" in name:
+            torch.nn.init.normal_(parameter, 0.0, 0.01)
 
 
 def inputs_for(model: Any, config: Pi0Benchmark, rows: int) -> Inputs:
@@ -212,6 +226,7 @@ def markdown(found: dict[str, Any]) -> str:
         "# π0 on a GPU",
         "",
         f"π0 with {size}, weights drawn at random (no published ones were loaded), bfloat16,",
+        *([f"with adapters of rank {config['lora_rank']},"] if config["lora_rank"] else []),
         f"{config['images']} images, {config['prompt']} prompt tokens, {config['steps']} denoising steps, chunks of 50",
         f"actions. {found['machine']}. Medians of {config['rounds']}",
         "rounds, in turn. Made with `python benchmarks/pi0.py --out docs/benchmarks`.",

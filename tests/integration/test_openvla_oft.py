@@ -27,7 +27,7 @@ from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.samples import Samples
 from manyarms.learning.settings import load
 from manyarms.learning.training import train
-from manyarms.policies.openvla_oft.fast import FusedNetwork, _adapted
+from manyarms.policies.openvla_oft.fast import FusedNetwork
 from manyarms.policies.openvla_oft.folder import OftFolder, load_part
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
 from manyarms.policies.openvla_oft.model import STOP_TOKEN, Sequence, text_ids
@@ -146,6 +146,48 @@ def test_fused_layers_compute_the_same_and_give_their_matrices_back(oracle: Orac
     assert len({t.untyped_storage().data_ptr() for t in after.values()}) == len(after)
 
 
+def test_layers_in_eight_bits_compute_nearly_the_same(oracle: Oracle) -> None:
+    everyone = list(range(len(oracle.inputs["proprio"])))
+    plain = oracle.features(everyone)
+    with torch.inference_mode():
+        fused = FusedNetwork(oracle.network, compiled=False, eight_bits=True)
+    found = oracle.features(everyone, forward=fused)
+    fused.release()
+    error = float((found - plain).norm() / plain.norm())
+    assert 1e-3 < error < 0.05, "eight bits, and no more than they cost"
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_eight_bits_are_for_acting_on_a_gpu(golden: Path, adapted: bool) -> None:
+    with pytest.raises(ConfigError, match=r"needs an NVIDIA GPU"):
+        policy_of(golden, **STATE, precision="fp8", device="cpu")
+    with pytest.raises(ConfigError, match=r"fast is false"):
+        policy_of(golden, **STATE, precision="fp8", fast=False)
+    policy = policy_of(golden, **STATE, lora_rank=4 if adapted else 0)
+    policy.config = replace(policy.config, precision="fp8")
+    with pytest.raises(ConfigError, match=r"cannot learn with precision fp8"):
+        policy.prepare_to_learn()
+
+
+def test_adapters_are_put_into_weights_of_eight_bits(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", lora_rank=4, lora_alpha=8)
+    inputs = policy._senses(observed(3), CPU)
+    assert policy.state_projector is not None
+    assert inputs.state is not None
+    with torch.inference_mode():
+        given = (inputs.pixels, inputs.sequence, policy.state_projector(inputs.state))
+        before = policy.network(*given)
+    with torch.no_grad():  # as if they had learnt something
+        for name, parameter in policy.network.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)), alpha=0.05)
+    with torch.inference_mode():
+        wanted = policy.network(*given)
+        found = FusedNetwork(policy.network, compiled=False, eight_bits=True)(*given)
+    error, learnt = (float((other - wanted).norm() / wanted.norm()) for other in (found, before))
+    assert error < 0.1 < 0.4 < learnt
+
+
 def test_fused_layers_compute_the_same_with_adapters_that_learn(golden: Path) -> None:
     policy = policy_of(golden, **STATE, head="tokens", lora_rank=4, lora_alpha=8)
     network, inputs = policy.network, policy._senses(observed(3), CPU)
@@ -186,7 +228,9 @@ def test_small_steps_of_adapters_are_not_rounded_away_beside_weights_of_bfloat16
     x = torch.ones(1, matrix.weight.shape[1], dtype=torch.bfloat16)
     wanted = layer.mlp.down_proj.lora_A["default"].weight.detach().sum() * 1e-6 * layer.mlp.down_proj.scaling["default"]
     assert wanted.abs() > 0
-    torch.testing.assert_close(_adapted(x, matrix), wanted.expand(1, len(matrix.weight)), rtol=1e-4, atol=0)
+    found = torch.zeros(1, len(matrix.weight), dtype=torch.bfloat16)
+    matrix.adapt(found, x)
+    torch.testing.assert_close(found.float(), wanted.expand(1, len(matrix.weight)), rtol=2e-2, atol=0)
 
 
 def test_transformers_finds_the_network_by_its_config(oracle: Oracle) -> None:

@@ -9,7 +9,7 @@ from manyarms.errors import ConfigError
 _CHOICES = {
     "head": ("auto", "l1", "tokens"),
     "gripper": ("auto", "sign", "raw"),
-    "precision": (None, "fp32", "bf16"),
+    "precision": (None, "fp32", "bf16", "fp8"),
     "value_type": ("chunk_level", "action_level"),
 }
 
@@ -64,7 +64,10 @@ class OftConfig:
     gradient_checkpointing: bool = False
     """Compute layers a second time when learning, instead of keeping what they held."""
     precision: str | None = None
-    """fp32, or bf16: weights too, but for heads and adapters; all weights learn in fp32. Default: bf16 on a GPU."""
+    """fp32, or bf16: weights too, but for heads and adapters; all weights learn in fp32. Default: bf16 on a GPU.
+
+    fp8: as bf16, but for the language model's products when it acts; it cannot learn so. Actions differ slightly.
+    """
     fast: bool = True
     """On a GPU, in one process: fused and compiled layers, CUDA graphs. Last bits differ from those of learning."""
     deterministic: bool = False
@@ -91,5 +94,7 @@ class OftConfig:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
         if max(len(self.images), self.num_images or 0) > 3:
             raise ConfigError("OpenVLA-OFT looks at one to three images")
+        if self.precision == "fp8" and not self.fast:
+            raise ConfigError("precision fp8 is a part of the fast pass, but fast is false", do="precision: bf16")
         if self.temperature <= 0.0 or self.lora_rank < 0:
             raise ConfigError("temperature must be above 0, lora_rank at least 0")

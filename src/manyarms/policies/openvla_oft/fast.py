@@ -1,23 +1,28 @@
 """The same network faster on a GPU: fused layers, compiled, and whole passes replayed as CUDA graphs.
 
-Weights are not copied: matrices that multiply the same input are put side by side, and the network's own become views.
-Adapters stay beside them: put into weights of bfloat16, small steps of what they learn would be rounded away.
+Its parts: `matrices.py` (products), `rows.py` (what lies between them), `eyes.py` (vision), and for Triton `swiglu.py`
+and `kernels.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from manyarms.errors import ConfigError
+from manyarms.policies.openvla_oft import rows
+from manyarms.policies.openvla_oft.eyes import FusedEye
+from manyarms.policies.openvla_oft.matrices import Adapters, Matrix, base, matrix, plain_parts, separate
 from manyarms.policies.openvla_oft.model import OpenVlaModel, Sequence, picked, slot_places, visible
-from manyarms.policies.openvla_oft.vision import VisionTransformer
+from manyarms.policies.openvla_oft.replay import Replayed
+from manyarms.policies.openvla_oft.rows import Pending, Rounded
 
-_MOST_GRAPHS = 32
 _MANY_TOKENS = 4096
 """From so many on, SwiGLU is done within the product before it."""
 
@@ -25,15 +30,18 @@ _MANY_TOKENS = 4096
 class FastPass:
     """The fastest pass there is for a network; made when it is first needed, shared by all who act with it."""
 
-    def __init__(self, network: OpenVlaModel) -> None:
-        self._network = network
+    def __init__(self, network: OpenVlaModel, *, eight_bits: bool = False) -> None:
+        self._network, self._eight_bits = network, eight_bits
         self._fused: FusedNetwork | None = None
         self._replayed: Replayed | None = None
 
     def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
         """Return what the network would; the tensor is valid until the next call."""
         if self._replayed is None:
-            self._fused = FusedNetwork(self._network) if FusedNetwork.fits(self._network) else None
+            fits = FusedNetwork.fits(self._network)
+            if self._eight_bits and not fits:
+                raise ConfigError("precision fp8 is for the layers of OpenVLA-OFT alone", do="precision: bf16")
+            self._fused = FusedNetwork(self._network, eight_bits=self._eight_bits) if fits else None
             self._replayed = Replayed(self._fused or self._network)
         return self._replayed(pixels, sequence, state)
 
@@ -48,133 +56,182 @@ class FastPass:
         self._fused = self._replayed = None
 
 
-class _Adapter(NamedTuple):
-    """What LoRA adds to a product: scale · up · down · x."""
-
-    down: Tensor  # [rank, inputs]
-    up: Tensor  # [outputs, rank]
-    scale: float
-
-
-class _Matrix(NamedTuple):
-    """Matrices side by side, and the adapters of each: of all, or of none."""
-
-    weight: Tensor
-    adapters: tuple[_Adapter, ...] = ()
-
-    def split(self, row: int) -> tuple[_Matrix, _Matrix]:
-        """Return the first of the matrices, which ends at `row`, and the others."""
-        return _Matrix(self.weight[:row], self.adapters[:1]), _Matrix(self.weight[row:], self.adapters[1:])
+@contextmanager
+def short_floats() -> Iterator[None]:
+    """Multiply matrices of float32 by eleven bits of each number: much faster, and three more than bfloat16 has."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class _Layer(NamedTuple):
     """Weights of a layer of the language model."""
 
     norm1: Tensor
-    qkv: _Matrix
-    out: _Matrix
+    qkv: Matrix
+    out: Matrix
     norm2: Tensor
-    gate_up: _Matrix
-    down: _Matrix
+    gate_up: Matrix
+    down: Matrix
     heads: int
     epsilon: float
 
 
-class FusedNetwork:
-    """`OpenVlaModel.forward` without gradients; `release` gives the network its matrices back."""
+class _Layer8(NamedTuple):
+    """Matrices of a layer in eight bits, adapters put into them."""
 
-    def __init__(self, network: OpenVlaModel, *, compiled: bool = True) -> None:
+    qkv: Rounded
+    out: Rounded
+    gate_up: Rounded
+    down: Rounded
+
+
+class FusedNetwork:
+    """`OpenVlaModel.forward` without gradients; `release` gives the network its matrices back.
+
+    With `eight_bits`, products of all layers but the last are of numbers of eight bits, for which weights are copied.
+    """
+
+    def __init__(self, network: OpenVlaModel, *, compiled: bool = True, eight_bits: bool = False) -> None:
         self._network = network
-        self._layers = [_fused(layer) for layer in network.layers]
+        self._adapters = Adapters()
+        self._layers = [_fused(layer, self._adapters) for layer in network.layers]
+        self._eights = [_in_eight_bits(layer) for layer in self._layers[:-1]] if eight_bits else None
         wrap: Callable[[Any], Any] = torch.compile if compiled else (lambda function: function)
-        self._norm, self._rotated, self._gated = wrap(_norm), wrap(_rotated), wrap(_gated)
-        self._last_layer, self._block = wrap(_last_layer), wrap(_block)
+        self._rotated, self._turned, self._gated = wrap(_rotated), wrap(_turned), wrap(_gated)
+        vision, projector = network.vision_backbone, network.projector
+        self._eyes = [FusedEye(eye, self._adapters) for eye in (vision.featurizer, vision.fused_featurizer)]
+        self._projector = [matrix(self._adapters, part) for part in (projector.fc1, projector.fc2, projector.fc3)]
         self._swiglu = _swiglu() if compiled else None
         self._beside: torch.cuda.Stream | None = None
 
     @staticmethod
     def fits(network: OpenVlaModel) -> bool:
-        """Tell whether a network's layers are plain, but for adapters on all or none, with as many keys as queries."""
-        text = network.config.text_config
+        """Tell whether all parts are plain, but for adapters on all or none, with as many keys as queries."""
+        text, vision, projector = network.config.text_config, network.vision_backbone, network.projector
         parts = [part for layer in network.layers for part in _parts(layer)]
-        plain = all(type(_base(part)) is nn.Linear and _base(part).bias is None for part in parts)
-        adapted = {tuple(getattr(part, "active_adapters", ())) for part in parts}
-        plain = plain and len(adapted) == 1 and len(adapted.pop()) <= 1
+        plain = plain_parts(parts) and all(base(part).bias is None for part in parts)
+        plain = plain and all(map(FusedEye.fits, (vision.featurizer, vision.fused_featurizer)))
+        plain = plain and plain_parts([projector.fc1, projector.fc2, projector.fc3])
         return plain and text.num_key_value_heads == text.num_attention_heads and text.hidden_act == "silu"
 
     def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
         network = self._network
-        hidden = network.embedded(self._features(pixels), sequence, state)
+        self._adapters.refresh()
+        hidden = network.joined(self._projected(self._features(pixels)), sequence, state)
         before = hidden.shape[1] - sequence.ids.shape[1]
         mask = visible(sequence, hidden.shape[1]) if sequence.ragged else None
         positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
         cos, sin = network.language_model.model.rotary_emb(hidden, positions)
-        for layer in self._layers[:-1]:
-            self._layer(hidden, layer, cos, sin, mask)
-        hidden = self._last_layer(hidden, self._layers[-1], cos, sin, mask, slot_places(sequence, before))
-        return network.language_model.model.norm(hidden)
+        if self._eights is None:
+            for layer in self._layers[:-1]:
+                self._layer(hidden, layer, cos, sin, mask)
+        else:
+            self._through_eights(hidden, self._eights, cos, sin, mask)
+        places = slot_places(sequence, before)
+        return network.language_model.model.norm(self._last_layer(hidden, self._layers[-1], cos, sin, mask, places))
 
     def _layer(self, hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None) -> None:
         """Add what a layer makes of `hidden` to it: the products do so themselves, and no sum is written by itself."""
         flat = hidden.flatten(0, 1)
-        x = _product(self._norm(flat, w.norm1, w.epsilon), w.qkv).unflatten(0, hidden.shape[:2])
-        query, key = self._rotated(x, cos, sin, w.heads)
-        value = _by_head(x.chunk(3, -1)[2], w.heads)
-        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        _add_product(flat, seen.transpose(1, 2).reshape(len(flat), -1), w.out)
-        x = self._norm(flat, w.norm2, w.epsilon)
+        x = w.qkv.product(rows.rms_norm(flat, w.norm1, w.epsilon))
+        w.out.add_product(flat, self._attended(x.unflatten(0, hidden.shape[:2]), w.heads, cos, sin, mask))
+        self._add_thought(flat, w)
+
+    def _add_thought(self, flat: Tensor, w: _Layer) -> None:
+        """Add what a layer's second half, its MLP, makes of tokens."""
+        x = rows.rms_norm(flat, w.norm2, w.epsilon)
         if self._swiglu is not None and self._swiglu_pays(x, w.gate_up):
             x = self._swiglu(x, w.gate_up.weight)
         else:
-            x = self._gated(_product(x, w.gate_up))
-        _add_product(flat, x, w.down)
+            x = self._gated(w.gate_up.product(x))
+        w.down.add_product(flat, x)
+
+    def _attended(self, x: Tensor, heads: int, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what tokens see, from queries, keys and values side by side [rows, tokens, 3 width]."""
+        query, key = self._rotated(x, cos, sin, heads)
+        value = _by_head(x.chunk(3, -1)[2], heads)
+        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return seen.transpose(1, 2).reshape(x.shape[0] * x.shape[1], -1)
+
+    def _last_layer(
+        self, hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None, places: Tensor
+    ) -> Tensor:
+        """As `_layer`, for some tokens only: nobody reads what the others become."""
+        count, tokens, width = hidden.shape
+        x = rows.rms_norm(hidden.flatten(0, 1), w.norm1, w.epsilon)
+        first, others = w.qkv.split(width)
+        key, value = (_by_head(part, w.heads) for part in others.product(x).view(count, tokens, -1).chunk(2, -1))
+        wanted = picked(x.view(hidden.shape), places).flatten(0, 1)
+        query = _by_head(first.product(wanted).view(count, -1, width), w.heads)
+        query, key = self._turned(query, cos[0][places], sin[0][places]), self._turned(key, cos, sin)
+        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        flat = picked(hidden, places).flatten(0, 1)
+        w.out.add_product(flat, seen.transpose(1, 2).reshape(flat.shape))
+        self._add_thought(flat, w)
+        return flat.view(count, -1, width)
+
+    def _through_eights(
+        self, hidden: Tensor, layers: list[_Layer8], cos: Tensor, sin: Tensor, mask: Tensor | None
+    ) -> None:
+        """As `_layer`, for all layers: what one adds is added when the next one reads it."""
+        flat = hidden.flatten(0, 1)
+        pending: Pending | None = None
+        for w, eight in zip(self._layers, layers, strict=False):
+            x = rows.product(rows.rounded_rms_norm(flat, pending, w.norm1, w.epsilon), eight.qkv).to(flat.dtype)
+            seen = self._attended(x.unflatten(0, hidden.shape[:2]), w.heads, cos, sin, mask)
+            pending = rows.pending_product(rows.rounded(seen), eight.out)
+            x = rows.product(rows.rounded_rms_norm(flat, pending, w.norm2, w.epsilon), eight.gate_up)
+            pending = rows.pending_product(rows.rounded_gate(x), eight.down)
+        if pending is not None:
+            flat.copy_(flat + pending.value())
+
+    def _projected(self, features: Tensor) -> Tensor:
+        first, second, third = self._projector
+        flat = second.gelu_of_product(first.gelu_of_product(features.flatten(0, 1)))
+        return third.product(flat).unflatten(0, features.shape[:2])
 
     @staticmethod
-    def _swiglu_pays(x: Tensor, matrix: _Matrix) -> bool:
+    def _swiglu_pays(x: Tensor, matrix: Matrix) -> bool:
         return x.is_cuda and x.dtype == torch.bfloat16 and len(x) >= _MANY_TOKENS and not matrix.adapters
 
     def _features(self, pixels: Tensor) -> Tensor:
         """Run both vision transformers at the same time: for few images, neither fills the GPU."""
-        vision = self._network.vision_backbone
-        rows, channels, *side = pixels.shape
-        images = pixels.reshape(rows * channels // 6, 6, *side)
+        count, channels, *side = pixels.shape
+        images = pixels.reshape(count * channels // 6, 6, *side)
+        left, right = self._eyes
         if not pixels.is_cuda:
-            both = [self._seen(vision.featurizer, images[:, :3]), self._seen(vision.fused_featurizer, images[:, 3:])]
-            return torch.cat(both, -1).reshape(rows, -1, vision.dim)
+            both = [left(images[:, :3]), right(images[:, 3:])]
+            return torch.cat(both, -1).reshape(count, -1, self._network.vision_backbone.dim)
         self._beside = self._beside or torch.cuda.Stream()
         here = torch.cuda.current_stream()
         self._beside.wait_stream(here)
         with torch.cuda.stream(self._beside):
-            second = self._seen(vision.fused_featurizer, images[:, 3:])
-        first = self._seen(vision.featurizer, images[:, :3])
+            second = right(images[:, 3:])
+        first = left(images[:, :3])
         here.wait_stream(self._beside)
         second.record_stream(here)
-        return torch.cat([first, second], -1).reshape(rows, -1, vision.dim)
-
-    def _seen(self, eye: VisionTransformer, images: Tensor) -> Tensor:
-        x = eye.embedded(images)
-        for block in list(eye.blocks)[:-1]:
-            x = self._block(x, block)
-        return x[:, -eye.patches :]
+        return torch.cat([first, second], -1).reshape(count, -1, self._network.vision_backbone.dim)
 
     def release(self) -> None:
         """Make the network's matrices its own again."""
         for layer in self._network.layers:
-            query, key, value, _, gate, up, _ = map(_base, _parts(layer))
-            with torch.inference_mode(False):
-                for part in (query, key, value, gate, up):
-                    part.weight.data = part.weight.data.clone()
+            query, key, value, _, gate, up, _ = _parts(layer)
+            separate([query, key, value, gate, up])
 
 
-def _fused(layer: Any) -> _Layer:
+def _fused(layer: Any, adapters: Adapters) -> _Layer:
     query, key, value, out, gate, up, down = _parts(layer)
     return _Layer(
         layer.input_layernorm.weight,
-        _side_by_side(query, key, value),
-        _side_by_side(out),
+        matrix(adapters, query, key, value),
+        matrix(adapters, out),
         layer.post_attention_layernorm.weight,
-        _side_by_side(gate, up),
-        _side_by_side(down),
+        matrix(adapters, gate, up),
+        matrix(adapters, down),
         layer.self_attn.config.num_attention_heads,
         layer.input_layernorm.variance_epsilon,
     )
@@ -187,52 +244,8 @@ def _parts(layer: Any) -> tuple[Any, ...]:
     return (*inputs, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
 
 
-def _base(part: Any) -> Any:
-    """Return a linear part without its adapter."""
-    return getattr(part, "base_layer", part)
-
-
-def _side_by_side(*parts: Any) -> _Matrix:
-    """Put matrices into one, of which they become views; one by itself is left where it lies."""
-    plain = [_base(part) for part in parts]
-    adapters = tuple(_adapter(part) for part in parts if part is not _base(part))
-    if len(plain) == 1:
-        return _Matrix(plain[0].weight, adapters)
-    with torch.inference_mode(False):  # or nothing could be learnt with these weights any more
-        joined = torch.cat([part.weight.data for part in plain])
-        for part, view in zip(plain, joined.split([len(part.weight) for part in plain]), strict=True):
-            part.weight.data = view
-    return _Matrix(joined, adapters)
-
-
-def _adapter(part: Any) -> _Adapter:
-    """Return the weights of an adapter themselves: what they learn is seen at once."""
-    (name,) = part.active_adapters
-    return _Adapter(part.lora_A[name].weight, part.lora_B[name].weight, part.scaling[name])
-
-
-def _product(x: Tensor, matrix: _Matrix) -> Tensor:
-    found = functional.linear(x, matrix.weight)
-    return (found + _adapted(x, matrix)).to(x.dtype) if matrix.adapters else found
-
-
-def _add_product(total: Tensor, x: Tensor, matrix: _Matrix) -> None:
-    """Add a product to `total`, without writing it by itself."""
-    total.addmm_(x, matrix.weight.t())
-    if matrix.adapters:
-        total.add_(_adapted(x, matrix))
-
-
-def _adapted(x: Tensor, matrix: _Matrix) -> Tensor:
-    """Return what adapters add, in their own precision."""
-    wide = x.to(matrix.adapters[0].down.dtype)
-    parts = [functional.linear(functional.linear(wide, a.down), a.up) * a.scale for a in matrix.adapters]
-    return torch.cat(parts, -1)
-
-
-def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    wide = x.float()
-    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+def _in_eight_bits(layer: _Layer) -> _Layer8:
+    return _Layer8(*(rows.rounded(part.merged()) for part in (layer.qkv, layer.out, layer.gate_up, layer.down)))
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -257,24 +270,6 @@ def _gated(x: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
-def _last_layer(hidden: Tensor, w: _Layer, cos: Tensor, sin: Tensor, mask: Tensor | None, places: Tensor) -> Tensor:
-    """As `_layer`, for some tokens only: nobody reads what the others become."""
-    width = hidden.shape[-1]
-    x = _norm(hidden, w.norm1, w.epsilon)
-    first, others = w.qkv.split(width)
-    key, value = (_by_head(part, w.heads) for part in _product(x, others).chunk(2, -1))
-    query = _by_head(_product(picked(x, places), first), w.heads)
-    query, key = _turned(query, cos[0][places], sin[0][places]), _turned(key, cos, sin)
-    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    return _rest(picked(hidden, places), w, seen)
-
-
-def _rest(hidden: Tensor, w: _Layer, seen: Tensor) -> Tensor:
-    hidden = hidden + _product(seen.transpose(1, 2).flatten(2), w.out)
-    gated = _gated(_product(_norm(hidden, w.norm2, w.epsilon), w.gate_up))
-    return hidden + _product(gated, w.down)
-
-
 def _swiglu() -> Callable[[Tensor, Tensor], Tensor] | None:
     """Return the kernel of its own, where there is a GPU it was made for."""
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -283,77 +278,3 @@ def _swiglu() -> Callable[[Tensor, Tensor], Tensor] | None:
     from manyarms.policies.openvla_oft.swiglu import swiglu
 
     return swiglu
-
-
-def _block(x: Tensor, block: nn.Module) -> Tensor:
-    return block(x)
-
-
-class Replayed:
-    """A pass of the network, captured once for every shape of its inputs and replayed from then on."""
-
-    def __init__(self, forward: Callable[[Tensor, Sequence, Tensor | None], Tensor]) -> None:
-        self._forward = forward
-        self._graphs: dict[Any, _Graph] = {}
-        self._pool: Any = None
-
-    def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
-        """Return what `forward` would; the tensor is valid until the next call."""
-        rows = len(pixels)
-        laid_out = (sequence.ids.shape[1], sequence.slots, sequence.ragged, sequence.stop)
-        key = (_bucket(rows), *laid_out, pixels.shape[1:], state is None)
-        if key not in self._graphs:
-            if len(self._graphs) >= _MOST_GRAPHS:
-                return self._forward(pixels, sequence, state)
-            self._graphs[key] = _Graph(self._forward, _bucket(rows), pixels, sequence, state, self._pool)
-            self._pool = self._pool or self._graphs[key].pool
-        return self._graphs[key](pixels, sequence, state)[:rows]
-
-
-def _bucket(rows: int) -> int:
-    """Return how many rows a graph for `rows` has."""
-    return next((size for size in (1, 2, 4, 8) if rows <= size), -(-rows // 8) * 8)
-
-
-class _Graph:
-    def __init__(
-        self,
-        forward: Callable[[Tensor, Sequence, Tensor | None], Tensor],
-        rows: int,
-        pixels: Tensor,
-        sequence: Sequence,
-        state: Tensor | None,
-        pool: Any,
-    ) -> None:
-        self._pixels = _grown(pixels, rows)
-        self._sequence = Sequence(
-            _grown(sequence.ids, rows), _grown(sequence.lengths, rows), sequence.slots, sequence.ragged, sequence.stop
-        )
-        self._state = None if state is None else _grown(state, rows)
-        inputs = (self._pixels, self._sequence, self._state)
-        apart = torch.cuda.Stream()
-        apart.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(apart):  # compiles, and chooses kernels
-            for _ in range(3):
-                forward(*inputs)
-        torch.cuda.current_stream().wait_stream(apart)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._found = forward(*inputs)
-        self.pool = self._graph.pool()
-
-    def __call__(self, pixels: Tensor, sequence: Sequence, state: Tensor | None) -> Tensor:
-        rows = len(pixels)
-        self._pixels[:rows].copy_(pixels)
-        self._sequence.ids[:rows].copy_(sequence.ids)
-        self._sequence.lengths[:rows].copy_(sequence.lengths)
-        if state is not None and self._state is not None:
-            self._state[:rows].copy_(state)
-        self._graph.replay()
-        return self._found
-
-
-def _grown(tensor: Tensor, rows: int) -> Tensor:
-    """Return a copy with so many rows, the last one repeated."""
-    index = torch.arange(rows, device=tensor.device).clamp(max=len(tensor) - 1)
-    return tensor[index].clone()

@@ -116,7 +116,10 @@ class OpenVlaModel(PreTrainedModel):
 
     def embedded(self, features: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
         """Return what the first layer reads: BOS, images, the state's token, prompt, empty slots of actions, stop."""
-        images = self.projector(features)
+        return self.joined(self.projector(features), sequence, state)
+
+    def joined(self, images: Tensor, sequence: Sequence, state: Tensor | None = None) -> Tensor:
+        """Put images between the first token of a prompt and the others."""
         known = (sequence.ids >= 0)[..., None]
         text = self.language_model.model.embed_tokens(sequence.ids.clamp(min=0)) * known
         return torch.cat([text[:, :1], images, *([] if state is None else [state]), text[:, 1:]], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,11 @@ from manyarms.errors import ConfigError
 from manyarms.policies import noise
 from manyarms.policies.base import ActionChunk, Observations
 from manyarms.policies.heads import Evaluation
+from manyarms.policies.openvla_oft import rows
 from manyarms.policies.openvla_oft.actions import Actions
 from manyarms.policies.openvla_oft.adapters import add_adapters
 from manyarms.policies.openvla_oft.config import OftConfig
-from manyarms.policies.openvla_oft.fast import FastPass
+from manyarms.policies.openvla_oft.fast import FastPass, short_floats
 from manyarms.policies.openvla_oft.folder import OftFolder, load_part
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector, TokenHead
 from manyarms.policies.openvla_oft.senses import Inputs, Senses
@@ -46,7 +48,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
         self.cameras, self.reads = self._senses.cameras, self._senses.reads
 
         self.network = folder.network(_dtype(config), torch.device(str(config.device)))
-        self._fast = FastPass(self.network)
+        self._fast = FastPass(self.network, eight_bits=config.precision == "fp8")
         self.network.checkpointing = config.gradient_checkpointing
         with seeded(config.seed):
             self.head: L1Head | TokenHead = self._make_head(folder, regression)
@@ -105,6 +107,9 @@ class OpenVlaOftPolicy(TrainablePolicy):
 
     def prepare_to_learn(self) -> None:
         """Let small steps count: weights that learn are float32, whatever is computed with them."""
+        if self.config.precision == "fp8":
+            why = "what it chose in eight bits would be judged in sixteen"
+            raise ConfigError("openvla_oft cannot learn with precision fp8", why=why, do="precision: bf16")
         self._fast.release()
         if self.config.precision == "bf16" and not self.config.lora_rank:
             self.network.float()
@@ -118,12 +123,15 @@ class OpenVlaOftPolicy(TrainablePolicy):
     # -- acting -------------------------------------------------------------------------------------------------------
 
     def _act(self, observations: Observations, count: int) -> ActionChunk:
-        features = self._features(self._senses(observations, self.device), self._fastest())
+        forward = self._fastest()
+        features = self._features(self._senses(observations, self.device), forward)
         drawn = None
         if self.config.sample:
             drawn = torch.from_numpy(noise.uniform(self.config.seed, observations, self.head.noise_shape))
             drawn = drawn.to(self.device)
-        chosen, log_probs = self.head.sample(features, drawn)
+        # Probabilities to learn from are of float32 as learning has it.
+        with short_floats() if forward is self._fast and drawn is None else nullcontext():
+            chosen, log_probs = self.head.sample(features, drawn)
         extras = {"chosen": chosen, "log_probs": log_probs}
         values = self._values(features)
         if values is not None:
@@ -177,7 +185,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
 
 
 def _dtype(config: OftConfig) -> torch.dtype:
-    return torch.bfloat16 if config.precision == "bf16" else torch.float32
+    return torch.float32 if config.precision == "fp32" else torch.bfloat16
 
 
 def _projector(weights: Mapping[str, Tensor], where: str) -> StateProjector:
@@ -192,6 +200,8 @@ def _configured(options: Mapping[str, Any]) -> OftConfig:
         raise ConfigError("openvla_oft needs model_path", do="give the folder of a checkpoint; nothing is downloaded")
     config = configured(OftConfig, options, "openvla_oft")
     device, precision = placed(config.device, config.precision)
+    if precision == "fp8" and not rows.eight_bits_on(device):
+        raise ConfigError(f"precision fp8 needs an NVIDIA GPU of 2022 or later, not {device}", do="precision: bf16")
     return replace(config, device=device, precision=precision)
 
 

@@ -18,7 +18,7 @@ _GROUP = tl.constexpr(16)
 @triton.jit
 def _tiles(x, weights, out, rows, width, depth):
     tall, wide = tl.cdiv(rows, _ROWS), tl.cdiv(width, _COLUMNS)
-    for tile in tl.range(tl.program_id(0), tall * wide, tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), tall * wide, tl.num_programs(0), flatten=True):
         # Column by column within a group of rows, so that what tiles read is still in the cache.
         first = tile // (_GROUP * wide) * _GROUP
         size = min(tall - first, _GROUP)

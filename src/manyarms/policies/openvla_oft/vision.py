@@ -145,7 +145,11 @@ class VisionTransformer(nn.Module):
 
     def embedded(self, images: Tensor) -> Tensor:
         """Return what the first block reads: class and register tokens, then patches with their places."""
-        x = self.patch_embed(images) + self.pos_embed
+        return self.placed(self.patch_embed(images))
+
+    def placed(self, patches: Tensor) -> Tensor:
+        """Add to patches where they are, and put class and register tokens before them."""
+        x = patches + self.pos_embed
         prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         return torch.cat([*prefix, x], 1)
 
