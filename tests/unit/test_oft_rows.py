@@ -70,7 +70,9 @@ def test_a_layer_norm_of_a_sum_leaves_the_sum_behind(scaled: bool) -> None:
 @triton
 @pytest.mark.parametrize("width", [4096, 1152])
 def test_kernels_are_what_pytorch_gives(width: int) -> None:
-    x, weight, added = (tensor.bfloat16() for tensor in (3.0 * drawn(603, width), drawn(width), drawn(603, width)))
+    x, weight, added = (
+        tensor.bfloat16() for tensor in (3.0 * drawn(603, width), drawn(width), drawn(603, width, seed=1))
+    )
     pending = Pending(added, drawn(603, 1).abs(), drawn(width, 1).abs())
     norm: Any = nn.LayerNorm(width, eps=1e-6).bfloat16().requires_grad_(False)
     gpu: Any = nn.LayerNorm(width, eps=1e-6).bfloat16().requires_grad_(False).cuda()
@@ -88,5 +90,6 @@ def test_kernels_are_what_pytorch_gives(width: int) -> None:
     both(lambda x, *more: rows.rounded_rms_norm(x, Pending(*more[:3]), more[3], 1e-6), x, *pending, weight)
     both(lambda x, more: rows.layer_norm(x, more, None, gpu if x.is_cuda else norm), x, added)
     both(lambda x, more, factor: rows.layer_norm(x, more, factor, gpu if x.is_cuda else norm), x, added, weight)
-    both(lambda x, w: rows.product(rows.rounded(x), rows.rounded(w)), x, added)
-    both(lambda x, w: rows.pending_product(rows.rounded(x), rows.rounded(w)).value(), x, added)
+    matrix = added[:592]  # libraries want a multiple of 16
+    both(lambda x, w: rows.product(rows.rounded(x), rows.rounded(w)), x, matrix)
+    both(lambda x, w: rows.pending_product(rows.rounded(x), rows.rounded(w)).value(), x, matrix)

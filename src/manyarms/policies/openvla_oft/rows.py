@@ -92,7 +92,7 @@ def rounded_gate(x: Tensor) -> Rounded:
     """Return silu(first half) * second half of rows, rounded."""
     if kernels := _kernel(x):
         return Rounded(*kernels.rounded_gate(x))
-    gate, up = x.chunk(2, -1)
+    gate, up = x.float().chunk(2, -1)
     return rounded(functional.silu(gate) * up)
 
 
