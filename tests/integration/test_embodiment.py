@@ -50,7 +50,7 @@ OF_THE_CHECKPOINT = {"unnorm_key": "behavior_turn_on_radio", "num_action_chunks"
 def train(recipe: str, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a recipe as users do."""
     command = ["bash", str(EMBODIMENT / "run_embodiment.sh"), recipe, *words]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    env = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=600, check=False)
 
 

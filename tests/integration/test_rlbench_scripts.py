@@ -76,7 +76,7 @@ def _found(word: str) -> str:
 
 
 def run(words: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    env = {**os.environ, **variables}
     return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, check=False, timeout=600)
 
 
