@@ -24,8 +24,9 @@ help:
 demo: $(RUNNABLE)
 	$(BIN)/manyarms demo
 
+# Side by side, the longest first.
 test: $(READY)
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types docs-check interpreters
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target interpreters lint types docs-check
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 test-fast: $(READY)
