@@ -11,12 +11,13 @@ JOBS ?= 4
 export PYTHONDONTWRITEBYTECODE =
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-fast lint format types docs docs-check docs-serve benchmark interpreters clean help
+.PHONY: demo test test-soak test-fast lint format types docs docs-check docs-serve benchmark interpreters clean help
 
 help:
 	@echo "make demo        see what manyarms does"
 	@echo "make test        everything CI checks: format, lint, types, import order, documentation, all tests"
 	@echo "make test-fast   the tests for the inner loop"
+	@echo "make test-soak   what repeats one thing for long"
 	@echo "make format      format and fix what can be fixed"
 	@echo "make docs        build the documentation into site/ (docs-serve: at http://127.0.0.1:8000)"
 	@echo "make benchmark   measure against peers (benchmarks/README.md)"
@@ -24,12 +25,17 @@ help:
 demo: $(RUNNABLE)
 	$(BIN)/manyarms demo
 
+# Side by side, the longest first.
 test: $(READY)
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types docs-check interpreters
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target interpreters lint types docs-check
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
+# More of the same: two hundred faults, a million steps.
+test-soak: $(READY)
+	$(BIN)/pytest -n $(JOBS) -m soak
+
 test-fast: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow" -q
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow and not soak" -q
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

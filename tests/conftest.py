@@ -30,6 +30,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if Path("/proc/cpuinfo").is_file() and "amx_bf16" in Path("/proc/cpuinfo").read_text():
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# Tests run side by side, and so do their processes: threads that wait for work only take it from each other.
+# Maths libraries read this when they are imported, in children too.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 #: Types of models that there are golden tests for.

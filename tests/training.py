@@ -60,7 +60,7 @@ def started(arguments: Sequence[str], ranks: int = 1, restarts: int = 0) -> subp
     command = [sys.executable, *(launcher if ranks > 1 else []), "-m", "manyarms", "train", *arguments]
     return subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -47,10 +47,33 @@ OF_PPO = ("actor/value_loss", "actor/value_clip_ratio")
 OF_THE_CHECKPOINT = {"unnorm_key": "behavior_turn_on_radio", "num_action_chunks": 8, "action_dim": 23}
 
 
+class Recipes:
+    """Runs recipes in this process, which has imported what they need."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        monkeypatch.chdir(folder)
+
+    def train(self, recipe: str, *words: str, **variables: str) -> tuple[int, str]:
+        """Return the exit status, and what was said."""
+        for name, value in variables.items():
+            self._monkeypatch.setenv(name, value)
+        for path in reversed(variables.get("PYTHONPATH", "").split(os.pathsep)):
+            self._monkeypatch.syspath_prepend(path)
+        status = cli.run(["train", str(EMBODIMENT / f"config/{recipe}.yaml"), *words])
+        said = self._capsys.readouterr()
+        return status, said.out + said.err
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Recipes:
+    return Recipes(tmp_path, monkeypatch, capsys)
+
+
 def train(recipe: str, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a recipe as users do."""
     command = ["bash", str(EMBODIMENT / "run_embodiment.sh"), recipe, *words]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    env = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=600, check=False)
 
 
@@ -124,8 +147,8 @@ def test_an_unknown_recipe_and_a_missing_checkpoint_are_said_in_words(tmp_path: 
     assert "Traceback" not in done.stdout
 
 
-def on_the_stand_in(recipe: str, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a recipe for BEHAVIOR with a small checkpoint that has the statistics of the document's."""
+def on_the_stand_in(recipe: str, tmp_path: Path, *words: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return words and variables for a recipe for BEHAVIOR, with a small checkpoint like the document's."""
     folder = made(tmp_path / "oft", 23, dataset=OF_THE_CHECKPOINT["unnorm_key"])
     variables = houses.build(tmp_path, ("assembling_gift_baskets",))
     words = (
@@ -137,48 +160,50 @@ def on_the_stand_in(recipe: str, tmp_path: Path, *words: str) -> subprocess.Comp
         *("algorithm.episodes_per_step=4", *(["algorithm.group_size=2"] if "grpo" in recipe else [])),
         *words,
     )
-    return train(recipe, tmp_path, *words, **variables)
+    return words, variables
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["behavior_ppo_openvlaoft", "behavior_grpo_openvlaoft"])
-def test_behavior_recipes_run_on_the_stand_in(recipe: str, tmp_path: Path) -> None:
+def test_behavior_recipes_are_for_the_checkpoint_of_the_document(recipe: str) -> None:
     config = load(str(EMBODIMENT / f"config/{recipe}.yaml"), ["actor.model.model_path=somewhere"]).config
     assert {name: getattr(config.actor.model, name) for name in OF_THE_CHECKPOINT} == OF_THE_CHECKPOINT
+
+
+def test_a_behavior_recipe_runs_on_the_stand_in(recipes: Recipes, tmp_path: Path) -> None:
+    """PPO; GRPO runs as it is placed."""
+    recipe = "behavior_ppo_openvlaoft"
     few = ["cluster.component_placement=null", "env.train.total_num_envs=2", "env.eval.total_num_envs=2"]
-    done = on_the_stand_in(recipe, tmp_path, *few)
-    assert done.returncode == 0, done.stdout + done.stderr
-    expected = {*METRICS, *(OF_PPO if "ppo" in recipe else ())}
+    words, variables = on_the_stand_in(recipe, tmp_path, *few)
+    status, said = recipes.train(recipe, *words, **variables)
+    assert status == 0, said
     run = tmp_path / "logs" / recipe
-    assert expected <= written(run)
+    assert {*METRICS, *OF_PPO} <= written(run)
     assert list((run / "video/train").rglob("*.mp4")), "each run has its own videos"
     assert not (tmp_path / "logs/video").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_a_behavior_recipe_runs_as_it_is_placed(tmp_path: Path) -> None:
     """All roles on all devices, which here is a CPU slot."""
     recipe = "behavior_grpo_openvlaoft"
     words = ["cluster.cpu_slots=1", "env.train.total_num_envs=2", "runner.max_steps=1", "runner.val_check_interval=0"]
-    done = on_the_stand_in(recipe, tmp_path, *words)
+    words, variables = on_the_stand_in(recipe, tmp_path, *words)
+    done = train(recipe, tmp_path, *words, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(METRICS) <= written(tmp_path / "logs" / recipe)
 
 
-@pytest.mark.slow
-def test_the_libero_recipe_for_pi0_runs_on_libero(tmp_path: Path) -> None:
+def test_the_libero_recipe_for_pi0_runs_on_libero(recipes: Recipes, tmp_path: Path) -> None:
     folder = pi0_folder(tmp_path / "pi0")
     words = [*SMALL, f"actor.model.model_path={folder}", "env.train.simulator=libero/libero_object/0"]
     words += ["env.train.total_num_envs=2", "env.train.options={image_size: 32}", "algorithm.episodes_per_step=2"]
     words += ["actor.model.options.prompt_length=80"]
     python = str(interpreters.libero() / "bin/python")
-    done = train("libero_ppo_pi0", tmp_path, *words, LIBERO_PYTHON=python, MUJOCO_GL="osmesa")
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = recipes.train("libero_ppo_pi0", *words, LIBERO_PYTHON=python, MUJOCO_GL="osmesa")
+    assert status == 0, said
     assert {*METRICS, *OF_PPO} <= written(tmp_path / "logs/libero_ppo_pi0")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["openvla_oft", "pi0"])
 def test_a_checkpoint_is_evaluated_on_libero_without_naming_its_fields(policy: str, tmp_path: Path) -> None:
     folder = tmp_path / policy
@@ -205,8 +230,7 @@ def test_a_checkpoint_is_evaluated_on_libero_without_naming_its_fields(policy: s
     assert [result.length for result in found.results] == [8]
 
 
-@pytest.mark.slow
-def test_the_rlbench_recipe_runs_on_the_stand_in(tmp_path: Path) -> None:
+def test_the_rlbench_recipe_runs_on_the_stand_in(recipes: Recipes, tmp_path: Path) -> None:
     tests = REPOSITORY / "tests"
     (tmp_path / "CoppeliaSim").mkdir()
     variables = {"PYTHONPATH": f"{tests}/rlbench_standin:{tests}", "COPPELIASIM_ROOT": str(tmp_path / "CoppeliaSim")}
@@ -216,8 +240,8 @@ def test_the_rlbench_recipe_runs_on_the_stand_in(tmp_path: Path) -> None:
         "env.train.options.image_size=[24,24]",
         "algorithm.episodes_per_step=4",
     ]
-    done = train("rlbench_ppo_pixel", tmp_path, *words, "actor.model.options.image_side=24", **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = recipes.train("rlbench_ppo_pixel", *words, "actor.model.options.image_side=24", **variables)
+    assert status == 0, said
     assert {*METRICS, *OF_PPO} <= written(tmp_path / "logs/rlbench_ppo_pixel")
 
 
@@ -235,9 +259,8 @@ def test_rlbench_carries_out_what_a_policy_of_the_recipe_may_draw(tmp_path: Path
         assert not np.allclose(chunk.observations["joint_positions"], before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tabletop_grpo_openvlaoft", "libero_grpo_openvlaoft", "libero_grpo_openvlaoft_l1"])
-def test_openvla_oft_recipes_run_on_tabletop(recipe: str, tmp_path: Path) -> None:
+def test_openvla_oft_recipes_run_on_tabletop(recipe: str, recipes: Recipes, tmp_path: Path) -> None:
     """With rewards for every bit of progress: random weights never succeed, and groups all alike teach nothing."""
     folder = made(tmp_path / "oft", 7, **({"regression": True, "state": 8} if "l1" in recipe else {}))
     words = [*SMALL, f"actor.model.model_path={folder}", "env.train.total_num_envs=2", "algorithm.group_size=2"]
@@ -247,24 +270,23 @@ def test_openvla_oft_recipes_run_on_tabletop(recipe: str, tmp_path: Path) -> Non
         words += ["env.train.simulator=tabletop/push_button", "env.train.init_states=null"]
         words += ["actor.model.unnorm_key=kitchen", "cluster.component_placement=null"]
         words += ["actor.model.options.state=[gripper_pose,gripper_open]"] if "l1" in recipe else []
-    done = train(recipe, tmp_path, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = recipes.train(recipe, *words)
+    assert status == 0, said
     assert set(METRICS) <= written(tmp_path / "logs" / recipe)
 
 
-@pytest.mark.slow
-def test_one_run_learns_in_two_simulators_at_once(tmp_path: Path) -> None:
+def test_one_run_learns_in_two_simulators_at_once(recipes: Recipes, tmp_path: Path) -> None:
     words = [*SMALL, "env.train.total_num_envs=2", "env.train.options.image_size=32", "algorithm.episodes_per_step=4"]
     words += ["actor.model.options.image_side=32"]
     python = str(interpreters.libero() / "bin/python")
-    done = train("two_simulators_ppo_pixel", tmp_path, *words, LIBERO_PYTHON=python, MUJOCO_GL="osmesa")
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = recipes.train("two_simulators_ppo_pixel", *words, LIBERO_PYTHON=python, MUJOCO_GL="osmesa")
+    assert status == 0, said
     names = written(tmp_path / "logs/two_simulators_ppo_pixel")
     assert {*METRICS, *OF_PPO, "env/success_once/push_button"} <= names
     assert any("alphabet_soup" in name for name in names)
 
 
-def test_several_simulators_need_rows_and_names_of_their_own(tmp_path: Path) -> None:
+def test_several_simulators_need_rows_and_names_of_their_own(recipes: Recipes) -> None:
     both = "[{simulator: tabletop/push_button}, {simulator: tabletop/push_button, options: {cameras: []}}]"
     words = [
         *SMALL,
@@ -272,16 +294,15 @@ def test_several_simulators_need_rows_and_names_of_their_own(tmp_path: Path) -> 
         f"env.train.simulators={both}",
         "actor.model.options.fields=[gripper_pose]",
     ]
-    done = train("tabletop_ppo_mlp", tmp_path, *words, "env.train.total_num_envs=2")
-    assert done.returncode == 2
-    assert "several simulators have a task named 'push_button'" in done.stdout
-    done = train("tabletop_ppo_mlp", tmp_path, *words, "env.train.total_num_envs=1")
-    assert "1 environments cannot hold 2 simulators" in done.stdout
-    done = train("tabletop_ppo_mlp", tmp_path, "env.train.simulator=null", "env.train.simulators=[{task: x}]")
-    assert "one of simulators has task" in done.stdout
+    status, said = recipes.train("tabletop_ppo_mlp", *words, "env.train.total_num_envs=2")
+    assert status == 2
+    assert "several simulators have a task named 'push_button'" in said
+    _, said = recipes.train("tabletop_ppo_mlp", *words, "env.train.total_num_envs=1")
+    assert "1 environments cannot hold 2 simulators" in said
+    _, said = recipes.train("tabletop_ppo_mlp", "env.train.simulator=null", "env.train.simulators=[{task: x}]")
+    assert "one of simulators has task" in said
 
 
-@pytest.mark.slow
 def test_the_quickest_recipe_runs_and_films(tmp_path: Path) -> None:
     words = [
         *SMALL,

@@ -116,7 +116,7 @@ def reference(python: str, folder: Path, jobs: list[dict[str, Any]]) -> list[dic
     packed = {f"{name}_{i}": value for i, job in enumerate(jobs) for name, value in job.items()}
     np.savez(folder / "jobs.npz", **packed)
     command = [f"{python}/bin/python", libero_reference.__file__, str(folder / "jobs.npz"), str(folder / "out.npz")]
-    env = {**os.environ, "MUJOCO_GL": "osmesa", "HF_HUB_OFFLINE": "1", "OPENBLAS_NUM_THREADS": "1"}
+    env = {**os.environ, "MUJOCO_GL": "osmesa", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with np.load(folder / "out.npz") as out:

@@ -50,7 +50,8 @@ def test_forked_workers_draw_different_random_numbers() -> None:
             assert len(set(drawn)) == 3
 
 
-def test_forked_workers_have_their_own_variables() -> None:
+def test_forked_workers_have_their_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with manyarms.make_vec("standins:Dice", 3, env={"COLOUR": "red"}, egl_device=[4, 7]) as envs:
         assert envs.call("variable", "COLOUR") == ("red",) * 3
         assert envs.call("variable", "MUJOCO_EGL_DEVICE_ID") == ("4", "7", "4")

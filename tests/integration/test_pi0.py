@@ -57,15 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pi0_folder(tmp_path_factory.mktemp("pi0") / "checkpoint")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> object:
-    """A model this small is slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield None
-    torch.set_num_threads(before)
-
-
 def oracle(golden: Path) -> tuple[Inputs, torch.Tensor, torch.Tensor]:
     """Return what the original code was given, the noise it began with, and what came out."""
     found = {name: torch.from_numpy(array) for name, array in np.load(golden / "oracle.npz").items()}

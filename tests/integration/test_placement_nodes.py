@@ -54,16 +54,31 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return undisturbed(tmp_path_factory)
 
 
+class SecondNode:
+    """Another node, which a test may lose."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._node = cluster.add_node(wait=False, num_cpus=2, object_store_memory=SMALL_STORE)
+        self.id = self._node.node_id
+
+    def lose(self) -> None:
+        self._cluster.remove_node(self._node, allow_graceful=False)
+
+    @property
+    def lost(self) -> bool:
+        return self._node not in self._cluster.worker_nodes
+
+
 @pytest.fixture
-def second(cluster: Any) -> Iterator[Any]:
-    """Another node, which a test may remove."""
-    node = cluster.add_node(wait=False, num_cpus=2, object_store_memory=SMALL_STORE)
-    wait_until(lambda: any(found.id == node.node_id and found.answers for found in living_nodes()))
+def second(cluster: Any) -> Iterator[SecondNode]:
+    node = SecondNode(cluster)
+    wait_until(lambda: any(found.id == node.id and found.answers for found in living_nodes()))
     yield node
-    if node in cluster.worker_nodes:
-        cluster.remove_node(node, allow_graceful=False)
+    if not node.lost:
+        node.lose()
     # Ray believes it late, and the next test would meet a node that is gone.
-    wait_until(lambda: all(found.id != node.node_id for found in living_nodes()))
+    wait_until(lambda: all(found.id != node.id for found in living_nodes()))
 
 
 def wait_until(so: Callable[[], bool]) -> None:
@@ -89,15 +104,14 @@ def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_lost_node_costs_what_was_learnt_since_the_last_checkpoint(
     alone: Path,
-    cluster: Any,
-    second: Any,
+    second: SecondNode,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    deed = Disturbed(monkeypatch, {3: lambda: cluster.remove_node(second, allow_graceful=False)})
+    Disturbed(monkeypatch, {3: second.lose})
     found = run(tmp_path, *BOTH)
-    assert deed.done
+    assert second.lost
     assert_same_run(found.folder, alone)
     said = capsys.readouterr().err
     assert "its node was lost" in said
@@ -105,8 +119,7 @@ def test_a_lost_node_costs_what_was_learnt_since_the_last_checkpoint(
 
 
 def test_learners_on_both_nodes_go_back_to_the_last_checkpoint_when_one_is_lost(
-    cluster: Any,
-    second: Any,
+    second: SecondNode,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -118,12 +131,12 @@ def test_learners_on_both_nodes_go_back_to_the_last_checkpoint_when_one_is_lost(
     def asked(group: LearnerGroup, method: str, *arguments: Any) -> list[Any]:
         """Lose it when both hold their episodes: the other finds out in the middle of an exchange."""
         if method == "learn" and next(learns) == 2:
-            cluster.remove_node(second, allow_graceful=False)
+            second.lose()
         return ask(group, method, *arguments)
 
     monkeypatch.setattr(LearnerGroup, "_ask", asked)
     found = run(tmp_path, *TWO, f"{PLACED}env,rollout,actor=0-1")
-    assert second not in cluster.worker_nodes
+    assert second.lost
     assert_same_run(found.folder, whole)
     said = capsys.readouterr().err
     assert "actor 1 (process" in said
@@ -131,47 +144,43 @@ def test_learners_on_both_nodes_go_back_to_the_last_checkpoint_when_one_is_lost(
 
 
 def test_episodes_that_are_lost_with_their_node_are_played_again(
-    cluster: Any,
-    second: Any,
+    second: SecondNode,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole = undisturbed(tmp_path_factory, *ONE_LEARNER, *AHEAD)
-    lose_before_learning(monkeypatch, 3, lambda: cluster.remove_node(second, allow_graceful=False))
+    lose_before_learning(monkeypatch, 3, second)
     found = run(tmp_path, *AHEAD, *TWO, f"{PLACED}env,rollout=0-1", f"{PLACED}actor=0")
-    assert second not in cluster.worker_nodes
+    assert second.lost
     assert_same_run(found.folder, whole)
     assert "episodes were lost with their node: they are played again" in capsys.readouterr().err
 
 
-def lose_before_learning(monkeypatch: pytest.MonkeyPatch, update: int, deed: Callable[[], object]) -> None:
-    """Do something when all of an update is reported, and none of it is with those who learn."""
+def lose_before_learning(monkeypatch: pytest.MonkeyPatch, update: int, node: SecondNode) -> None:
+    """Lose a node when all of an update is reported, and none of it is with those who learn."""
     learn, calls = LearnerGroup.learn, count(1)
 
     def learning(group: LearnerGroup, shares: Sequence[Share]) -> dict[str, float]:
         if next(calls) == update:
-            deed()
+            node.lose()
         return learn(group, shares)
 
     monkeypatch.setattr(LearnerGroup, "learn", learning)
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
 def test_a_lost_node_with_many_rollout_processes_changes_nothing(
-    staleness: int,
-    cluster: Any,
-    second: Any,
+    second: SecondNode,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["env.train.total_num_envs=5", "env.train.rows_per_worker=1", "runner.val_check_interval=0"]
-    words += ["runner.max_steps=3", f"algorithm.max_staleness={staleness}", "runner.save_interval=-1"]
-    whole = undisturbed(tmp_path_factory, *words, *([f"{PLACED}env,rollout,actor=0"] if staleness else []))
-    lose_before_learning(monkeypatch, 2, lambda: cluster.remove_node(second, allow_graceful=False))
+    words += ["runner.max_steps=3", "algorithm.max_staleness=1", "runner.save_interval=-1"]
+    whole = undisturbed(tmp_path_factory, *words, f"{PLACED}env,rollout,actor=0")
+    lose_before_learning(monkeypatch, 2, second)
     found = run(tmp_path, *words, *TWO, f'{PLACED}env,rollout="0:0,1:1-4"', f"{PLACED}actor=0")
     assert curve(found.folder) == curve(whole)
     said = capsys.readouterr().err
@@ -180,8 +189,7 @@ def test_a_lost_node_with_many_rollout_processes_changes_nothing(
 
 
 def test_weights_that_are_lost_before_anybody_has_them_cost_what_was_learnt_since_the_last_checkpoint(
-    cluster: Any,
-    second: Any,
+    second: SecondNode,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -192,19 +200,19 @@ def test_weights_that_are_lost_before_anybody_has_them_cost_what_was_learnt_sinc
     update = PlacedCrew.update
 
     def updated(crew: PlacedCrew) -> dict[str, float]:
-        if crew.iteration == 3 and second in cluster.worker_nodes:
-            cluster.remove_node(second, allow_graceful=False)
+        if crew.iteration == 3 and not second.lost:
+            second.lose()
         return update(crew)
 
     monkeypatch.setattr(PlacedCrew, "update", updated)
     found = run(tmp_path, *words, *TWO, f"{PLACED}env,rollout=0", f"{PLACED}actor=1")
-    assert second not in cluster.worker_nodes
+    assert second.lost
     assert_same_run(found.folder, whole)
     assert "going on from" in capsys.readouterr().err
 
 
 def test_a_lost_node_without_room_elsewhere_is_named(
-    cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second: SecondNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -216,12 +224,12 @@ def test_a_lost_node_without_room_elsewhere_is_named(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     guest = Guest.options(num_cpus=0.5, scheduling_strategy=here).remote()
     ray.get(guest.is_there.remote())
-    deed = Disturbed(monkeypatch, {2: lambda: cluster.remove_node(second, allow_graceful=False)})
+    Disturbed(monkeypatch, {2: second.lose})
     try:
         with pytest.raises(StartError, match=r"node 1 \(.*\) was lost, and what it ran finds no room") as caught:
-            run(tmp_path, *BOTH, "cluster.wait_seconds=20", "runner.max_steps=40")
+            run(tmp_path, *BOTH, "cluster.wait_seconds=10", "runner.max_steps=40")
     finally:
         ray.kill(guest)
-    assert deed.done
+    assert second.lost
     assert "--resume" in str(caught.value)
     assert 3 <= len(lines(tmp_path / "walk")) < 40

@@ -137,7 +137,7 @@ def test_the_quick_test_trains_and_plays_on_libero(tmp_path: Path) -> None:
         "algo.rollouts_per_env=2",
         "training.num_train_steps=1",
     ]
-    words += ["--config_path", CONFIG, "--log_path", str(tmp_path)]
+    words += ["task.options.image_size=32", "--config_path", CONFIG, "--log_path", str(tmp_path)]
     python = str(interpreters.libero() / "bin/python")
     done = run("quick_single_gpu_test.py", *words, timeout=600, libero=python)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -76,7 +76,7 @@ def _found(word: str) -> str:
 
 
 def run(words: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    env = {**os.environ, **variables}
     return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, check=False, timeout=600)
 
 
@@ -97,10 +97,13 @@ def short(command: str) -> str:
     return re.sub(r"[^\w=-]+", " ", command)[:60]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=short)
-@pytest.mark.parametrize("simulator", ["tabletop", "standin"])
-def test_every_command_of_the_documents_runs(command: str, simulator: str, tmp_path: Path) -> None:
+#: Each on the stand-in. On the tabletop torchrun is tried by training alone, further down.
+RUNS = [(simulator, command) for simulator in ("standin", "tabletop") for command in COMMANDS]
+RUNS = [(simulator, command) for simulator, command in RUNS if simulator == "standin" or "torchrun" not in command]
+
+
+@pytest.mark.parametrize(("simulator", "command"), RUNS, ids=short)
+def test_every_command_of_the_documents_runs(simulator: str, command: str, tmp_path: Path) -> None:
     variables, words = scaled(command)
     if simulator == "tabletop":
         words += ["--simulator", "tabletop"]
@@ -167,14 +170,12 @@ def test_fast_renders_and_films_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "films").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_training_under_torchrun_splits_unevenly_and_its_loss_falls(ranks: int, tmp_path: Path) -> None:
-    words = [str(BIN / "torchrun"), f"--nproc_per_node={ranks}", str(SCRIPTS / "rl_vec_env.py"), "--mode", "train"]
+def test_training_under_torchrun_splits_unevenly_and_its_loss_falls(tmp_path: Path) -> None:
+    words = [str(BIN / "torchrun"), "--nproc_per_node=3", str(SCRIPTS / "rl_vec_env.py"), "--mode", "train"]
     words += ["--simulator", "tabletop", "--num_envs_total", "7", "--train_updates", "15", "--action_chunk", "8"]
     done = run(words, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count({2: "envs_per_rank=[4, 3]", 3: "envs_per_rank=[3, 2, 2]"}[ranks]) == 1
+    assert done.stdout.count("envs_per_rank=[3, 2, 2]") == 1
     losses = [float(text) for text in re.findall(r"^update \d+/15 loss=([\d.]+)", done.stdout, re.MULTILINE)]
     assert len(losses) == 15
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from manyarms.algorithms.bc import cloning_loss
 from manyarms.errors import ConfigError
+from manyarms.learning.adamw import AdamW
 from manyarms.learning.demonstrations import Demonstrations
 from manyarms.learning.samples import shuffled
 from manyarms.policies.trainable import TrainablePolicy
@@ -37,7 +38,7 @@ def clone(policy: TrainablePolicy, examples: Demonstrations, config: CloningConf
     """Train a policy on demonstrations; yield the loss of every step."""
     policy.prepare_to_learn()
     learning = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learning, lr=config.lr, weight_decay=config.weight_decay)
+    optimizer = AdamW(learning, lr=config.lr, weight_decay=config.weight_decay)
     policy.train()
     batches = _batches(len(examples), config)
     for step in range(config.steps):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from manyarms.algorithms.config import AlgorithmConfig
 from manyarms.errors import ConfigError, LearningError
+from manyarms.learning.adamw import AdamW
 from manyarms.learning.objective import Objective, Totals
 from manyarms.learning.parallel import ParallelPolicy, local_tensor, whole_tensor
 from manyarms.learning.ranks import Ranks
@@ -89,7 +90,7 @@ class Learner:
         self.steps = 0
         """Steps of the optimiser so far."""
         self.parallel = ParallelPolicy(policy, self.ranks, self.config.training_backend)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             self._groups(),
             betas=(self.optim.adam_beta1, self.optim.adam_beta2),
             eps=self.optim.adam_eps,
