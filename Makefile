@@ -30,9 +30,9 @@ test: $(READY)
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target interpreters lint types docs-check
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
-# More of the same: two hundred faults, a million steps.
+# More of the same, which CI tries too: two hundred faults, a million steps, copies where shards were tried.
 test-soak: $(READY)
-	$(BIN)/pytest -n $(JOBS) -m soak
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m soak
 
 test-fast: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow and not soak" -q

@@ -170,7 +170,9 @@ def lose_before_learning(monkeypatch: pytest.MonkeyPatch, update: int, node: Sec
     monkeypatch.setattr(LearnerGroup, "learn", learning)
 
 
+@pytest.mark.parametrize("staleness", [1, pytest.param(0, marks=pytest.mark.soak)])
 def test_a_lost_node_with_many_rollout_processes_changes_nothing(
+    staleness: int,
     second: SecondNode,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -178,8 +180,8 @@ def test_a_lost_node_with_many_rollout_processes_changes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["env.train.total_num_envs=5", "env.train.rows_per_worker=1", "runner.val_check_interval=0"]
-    words += ["runner.max_steps=3", "algorithm.max_staleness=1", "runner.save_interval=-1"]
-    whole = undisturbed(tmp_path_factory, *words, f"{PLACED}env,rollout,actor=0")
+    words += ["runner.max_steps=3", f"algorithm.max_staleness={staleness}", "runner.save_interval=-1"]
+    whole = undisturbed(tmp_path_factory, *words, *([f"{PLACED}env,rollout,actor=0"] if staleness else []))
     lose_before_learning(monkeypatch, 2, second)
     found = run(tmp_path, *words, *TWO, f'{PLACED}env,rollout="0:0,1:1-4"', f"{PLACED}actor=0")
     assert curve(found.folder) == curve(whole)

@@ -197,9 +197,10 @@ def test_ranks_learn_what_one_would(words: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_takes_nothing_along(tmp_path: Path) -> None:
-    """In shards, which is more to put together again than copies are."""
-    words = ["actor.training_backend=fsdp", "--resume"]
+@pytest.mark.parametrize("backend", ["fsdp", pytest.param("ddp", marks=pytest.mark.soak)])
+def test_a_rank_that_is_killed_takes_nothing_along(backend: str, tmp_path: Path) -> None:
+    """In shards, which are more to put together again than copies."""
+    words = [f"actor.training_backend={backend}", "--resume"]
     process = started([written(tmp_path), *in_folder(tmp_path, "whole"), *words], ranks=2)
     said = ended(process)
     assert process.returncode == 0, said
