@@ -176,7 +176,8 @@ def test_adapters_are_put_into_weights_of_eight_bits(golden: Path) -> None:
         wanted = policy.network(*given)
         found = FusedNetwork(policy.network, compiled=False, eight_bits=True)(*given)
     error, learnt = (float((other - wanted).norm() / wanted.norm()) for other in (found, before))
-    assert error < 0.1 < 0.4 < learnt
+    assert error < 0.1
+    assert learnt > 0.4, "or adapters do not matter"
 
 
 def test_fused_layers_compute_the_same_with_adapters_that_learn(golden: Path) -> None:
