@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 RUNNABLE := $(VENV)/.runnable
 PINNED := pyproject.toml requirements/dev.txt scripts/setup.sh
 RENDERING := libosmesa6 libegl1 libgl1-mesa-dri
-JOBS ?= 4
+# One more than there are CPUs, for tests that wait: on two, three are faster than four.
+JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cpus < 8 ? cpus + 1 : 8)))
 # Where nothing may be compiled once and for all, each of a thousand processes compiles all it imports.
 export PYTHONDONTWRITEBYTECODE =
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs

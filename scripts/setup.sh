@@ -46,11 +46,13 @@ install_libraries "$@"
 python=$(find_python)
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "installing Python packages into $venv"
-pip() { "$venv/bin/python" -m pip "$1" --quiet --disable-pip-version-check "${@:2}"; }
+install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"; }
 if [ "$purpose" = demo ]; then
-  pip install --constraint requirements/dev.txt -e '.[torch,video,gym,tensorboard]'
+  install --constraint requirements/dev.txt -e '.[torch,video,gym,tensorboard]'
 else
-  pip install -r requirements/dev.txt
-  pip install --no-deps -r requirements/bare.txt
-  pip install --no-deps --no-build-isolation -e .
+  install -r requirements/dev.txt
+  install --no-deps -r requirements/bare.txt
+  install --no-deps --no-build-isolation -e .
 fi
+# On all CPUs: pip would compile on one. Some packages hold files that are no Python of this version, which is no fault.
+"$venv/bin/python" -m compileall -q -q -j 0 -x '/tests?/' "$venv"/lib/python*/site-packages || true

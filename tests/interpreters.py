@@ -74,7 +74,8 @@ def libero() -> Path:
     command = [str(REPOSITORY / "scripts/install_libero.sh"), str(ENVIRONMENTS / "libero"), str(assets)]
     with open(ENVIRONMENTS / "libero.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **python})
+        variables = {**os.environ, **python, "PIP_COMPILE": "0"}  # most of it is never imported
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=variables)
     return ENVIRONMENTS / "libero"
 
 
@@ -87,7 +88,7 @@ def make(name: str, base: str, requirements: list[str]) -> Path:
         shutil.rmtree(directory, ignore_errors=True)
         subprocess.run([base, "-m", "venv", str(directory)], check=True)
         pip = [str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *requirements], check=True)
+        subprocess.run([*pip, "--no-compile", *requirements], check=True)
         done.write_text(wanted)
     return directory
 

@@ -254,6 +254,7 @@ def test_figures_of_the_readmes_are_those_of_the_benchmark(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "benchmarks/vector.py"), "--out", str(tmp_path), "--no-plot"]
     quick = ["--cases", "mujoco:2", "--seconds", "0.2", "--chunks", "4", "--rounds", "1"]

@@ -544,6 +544,7 @@ def test_evaluation_renders_as_libero_does_unless_told_otherwise(tmp_path: Path)
     assert not config.eval.options["faithful"]
 
 
+@pytest.mark.soak
 def test_the_benchmark_runs(tmp_path: Path, python: str) -> None:
     command = [sys.executable, str(interpreters.REPOSITORY / "benchmarks/libero.py"), "--out", str(tmp_path)]
     quick = ["--num-envs", "1", "--rounds", "1", "--chunks", "1", "--image-size", "24", "--chunk", "4"]

@@ -170,7 +170,8 @@ def lose_before_learning(monkeypatch: pytest.MonkeyPatch, update: int, node: Sec
     monkeypatch.setattr(LearnerGroup, "learn", learning)
 
 
-@pytest.mark.parametrize("staleness", [1, pytest.param(0, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("staleness", [0, 1])
 def test_a_lost_node_with_many_rollout_processes_changes_nothing(
     staleness: int,
     second: SecondNode,

@@ -92,6 +92,7 @@ def test_the_integration_test_of_the_document_passes_without_libero() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_integration_test_of_the_document_passes_on_libero() -> None:
     python = str(interpreters.libero() / "bin/python")
     done = run("test_ript_vla_integration.py", "task.options.image_size=32", timeout=600, libero=python)

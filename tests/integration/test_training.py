@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed_costs_nothing(undisturbed: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_ends_a_run_with_a_checkpoint(number: signal.Signals, undisturbed: Path, tmp_path: Path) -> None:
     # No checkpoint but those of signals.
     arguments = [written(tmp_path), *in_folder(tmp_path), "runner.save_interval=-1"]
@@ -167,7 +167,9 @@ def _command_lines(pid: int) -> bytes:
     "words",
     [
         ["actor.training_backend=ddp", "actor.micro_batch_size=3"],
-        ["actor.training_backend=fsdp", "actor.model.options.separate_critic=true"],
+        pytest.param(
+            ["actor.training_backend=fsdp", "actor.model.options.separate_critic=true"], marks=pytest.mark.soak
+        ),
         [
             *(
                 "algorithm.adv_type=grpo",
