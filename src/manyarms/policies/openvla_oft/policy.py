@@ -129,8 +129,9 @@ class OpenVlaOftPolicy(TrainablePolicy):
         if self.config.sample:
             drawn = torch.from_numpy(noise.uniform(self.config.seed, observations, self.head.noise_shape))
             drawn = drawn.to(self.device)
-        # Probabilities to learn from are of float32 as learning has it.
-        with short_floats() if forward is self._fast and drawn is None else nullcontext():
+        # What is asked for in float32 is float32, and so are probabilities to learn from.
+        short = forward is self._fast and drawn is None and self.config.precision != "fp32"
+        with short_floats() if short else nullcontext():
             chosen, log_probs = self.head.sample(features, drawn)
         extras = {"chosen": chosen, "log_probs": log_probs}
         values = self._values(features)
