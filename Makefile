@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 RUNNABLE := $(VENV)/.runnable
 PINNED := pyproject.toml requirements/dev.txt scripts/setup.sh
 RENDERING := libosmesa6 libegl1 libgl1-mesa-dri
-# One more than there are CPUs, for tests that wait: on two, three are faster than four.
+# One more than there are CPUs, for tests that wait.
 JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cpus < 8 ? cpus + 1 : 8)))
 # Where nothing may be compiled once and for all, each of a thousand processes compiles all it imports.
 export PYTHONDONTWRITEBYTECODE =
