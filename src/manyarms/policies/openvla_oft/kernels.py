@@ -15,6 +15,20 @@ _LEAST = tl.constexpr(1e-12)
 
 
 @triton.jit
+def _row(width, block: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, block)
+    return row, columns, columns < width, row * width + columns
+
+
+@triton.jit
+def _store_sum(value, more, x, places, inside):
+    value = (value.to(tl.float32) + more).to(value.dtype)
+    tl.store(x + places, value, inside)
+    return value
+
+
+@triton.jit
 def _store_rounded(found, out, scales, row, places, inside):
     scale = tl.maximum(tl.max(tl.where(inside, tl.abs(found), 0.0)), _LEAST) / _MOST
     tl.store(scales + row, scale)
@@ -26,17 +40,13 @@ def _rms_rows(
     x, added, row_scales, column_scales, weight, out, scales, width, epsilon,
     adds: tl.constexpr, scaled: tl.constexpr, rounds: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, block)
-    inside = columns < width
-    places = row * width + columns
+    row, columns, inside, places = _row(width, block)
     value = tl.load(x + places, inside, 0.0)
     if adds:
         more = tl.load(added + places, inside, 0.0).to(tl.float32)
         if scaled:
             more = more * tl.load(row_scales + row) * tl.load(column_scales + columns, inside, 0.0)
-        value = (value.to(tl.float32) + more).to(value.dtype)
-        tl.store(x + places, value, inside)
+        value = _store_sum(value, more, x, places, inside)
     wide = value.to(tl.float32)
     wide = wide * tl.rsqrt(tl.sum(wide * wide) / width + epsilon)
     found = wide.to(value.dtype) * tl.load(weight + columns, inside, 0.0)
@@ -51,17 +61,13 @@ def _layer_norm_rows(
     x, added, factor, weight, bias, out, width, epsilon,
     adds: tl.constexpr, scaled: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, block)
-    inside = columns < width
-    places = row * width + columns
+    _, columns, inside, places = _row(width, block)
     value = tl.load(x + places, inside, 0.0)
     if adds:
         more = tl.load(added + places, inside, 0.0).to(tl.float32)
         if scaled:
             more = more * tl.load(factor + columns, inside, 0.0).to(tl.float32)
-        value = (value.to(tl.float32) + more).to(value.dtype)
-        tl.store(x + places, value, inside)
+        value = _store_sum(value, more, x, places, inside)
     wide = value.to(tl.float32)
     centred = tl.where(inside, wide - tl.sum(wide) / width, 0.0)
     centred = centred * tl.rsqrt(tl.sum(centred * centred) / width + epsilon)
@@ -91,11 +97,8 @@ def _gated_rows(x, out, scales, width, large: tl.constexpr, small: tl.constexpr)
 
 @triton.jit
 def _rounded_rows(x, out, scales, width, block: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, block)
-    inside = columns < width
-    found = tl.load(x + row * width + columns, inside, 0.0).to(tl.float32)
-    _store_rounded(found, out, scales, row, row * width + columns, inside)
+    row, _, inside, places = _row(width, block)
+    _store_rounded(tl.load(x + places, inside, 0.0).to(tl.float32), out, scales, row, places, inside)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
