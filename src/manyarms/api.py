@@ -226,7 +226,13 @@ def serve(config: serving.ServeConfig) -> serving.Serving:
 
 @overload
 def train(
-    config: str | Path, *, dry_run: Literal[True], overrides: Sequence[str] = (), resume: bool = False, **settings: Any
+    config: str | Path,
+    *,
+    dry_run: Literal[True],
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    trust_code: bool = False,
+    **settings: Any,
 ) -> training.TrainPlan: ...
 
 
@@ -237,6 +243,7 @@ def train(
     overrides: Sequence[str] = (),
     dry_run: Literal[False] = False,
     resume: bool = False,
+    trust_code: bool = False,
     **settings: Any,
 ) -> TrainResult: ...
 
@@ -247,6 +254,7 @@ def train(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     resume: bool = False,
+    trust_code: bool = False,
     **settings: Any,
 ) -> TrainResult | training.TrainPlan:
     """Post-train a policy with PPO, GRPO or RLOO, as a YAML file or a recipe says.
@@ -257,7 +265,7 @@ def train(
     >>> manyarms.train("reach_target_ppo", **{"runner.max_steps": 5, "algorithm.gamma": 0.95})
     """
     words = (*overrides, *_words(settings))
-    return training.run(training.TrainCommand(str(config), words, dry_run=dry_run, resume=resume))
+    return training.run(training.TrainCommand(str(config), words, dry_run, resume, trust_code))
 
 
 @_takes(watching.WatchConfig)

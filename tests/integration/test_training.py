@@ -62,7 +62,13 @@ def test_eval_of_a_checkpoint_gives_the_number_that_training_had(undisturbed: Pa
     checkpoint = undisturbed / "checkpoints" / f"global_step_{step}"
     alone = evaluation.run(
         EvalConfig(
-            "standins:Walker", policy=str(checkpoint), episodes=5, seed=1_000_000, num_envs=3, out=tmp_path / "alone"
+            "standins:Walker",
+            policy=str(checkpoint),
+            episodes=5,
+            seed=1_000_000,
+            num_envs=3,
+            out=tmp_path / "alone",
+            trust_code=True,
         )
     )
     line = lines(undisturbed)[step]

@@ -23,7 +23,7 @@ Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")]
 #: Settings that cannot change what is played, only how fast.
 _NOT_IDENTITY = (
     *("num_envs", "rows_per_worker", "pipeline_stage_num", "out", "resume", "videos", "video_camera"),
-    *("video_stride", "fps", "info_on_video", "python", "live"),
+    *("video_stride", "fps", "info_on_video", "python", "live", "trust_code"),
 )
 
 #: The flags of commands that play, by what they are for.
@@ -31,7 +31,7 @@ PLAYED = {"what is played": ("tasks", "policy", "policy_options", "episodes", "s
 PLAYING = {
     "how it is played": (
         *("num_envs", "rows_per_worker", "max_episode_steps", "replan_horizon", "pipeline_stage_num"),
-        *("python", "options"),
+        *("python", "options", "trust_code"),
     )
 }
 
@@ -68,6 +68,8 @@ class PlayConfig:
     """The interpreter the simulator runs in."""
     options: Pairs = ()
     """Further options of the simulator or of the vector environment."""
+    trust_code: bool = False
+    """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -95,7 +97,7 @@ class PlayConfig:
 def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
     """Open the environments that a config asks for, with what its policy needs of them."""
     name, task = split_id(config.simulator)
-    needs = needs_of(find_policy(config.policy))
+    needs = needs_of(find_policy(config.policy, trust_code=config.trust_code))
     options: dict[str, Any] = {
         **needs,
         "rows_per_worker": config.rows_per_worker,
@@ -134,7 +136,8 @@ def _missing(needs: Mapping[str, Any], complaint: str) -> str | None:
 
 def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:
     """Make the policy."""
-    return make_policy(config.policy, envs.simulator_spec, parse_pairs(config.policy_options))
+    options = parse_pairs(config.policy_options)
+    return make_policy(config.policy, envs.simulator_spec, options, trust_code=config.trust_code)
 
 
 def episodes_of(config: PlayConfig, envs: VectorEnv) -> list[EpisodeId]:

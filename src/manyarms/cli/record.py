@@ -107,6 +107,15 @@ def _simulator_options(config: RecordConfig) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _trusted(recording: Recording) -> str:
+    """Return the flag that replaying needs where the recording names code that is not installed."""
+    try:
+        recording.source()
+    except ConfigError:
+        return " --trust-code"
+    return ""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Parse, record, say what there is."""
     config = parse(RecordConfig, "record", arguments)
@@ -114,5 +123,5 @@ def main(arguments: Sequence[str]) -> int:
     print(recording.told().headline)
     if config.lerobot is not None:
         print(f"LeRobotDataset v3.0: {config.lerobot}")
-    print(f"next: manyarms replay {config.out}")
+    print(f"next: manyarms replay {config.out}{_trusted(recording)}")
     return 0

@@ -32,7 +32,9 @@ class ReplayConfig:
     num_envs: int = 4
     """Environments side by side."""
     python: str | None = None
-    """The interpreter the simulator runs in; default: the one it was recorded with."""
+    """The interpreter the simulator runs in; default: this one, or the recording's with --trust-code."""
+    trust_code: bool = False
+    """Let the recording name code and an interpreter that are not installed here: for your own, never a stranger's."""
     guide: ClassVar[Guide] = Guide(
         examples=(
             "manyarms replay drawers",
@@ -117,14 +119,9 @@ def run(config: ReplayConfig) -> ReplayResult:
             + (f", {recording.positions[0]} to {recording.positions[-1]}" if positions else ""),
         )
     recorded = {episode.id.key: episode for episode in map(recording.load, positions)}
-    head = recording.head
-    options = {
-        **head["options"],
-        "python": config.python or head.get("python"),
-        "copy": False,
-        "action_bounds": "ignore",
-    }
-    with make_vec(head["simulator"], min(config.num_envs, len(positions)), **options) as envs:
+    simulator, options = recording.source(trust_code=config.trust_code, python=config.python)
+    settings = {**options, "copy": False, "action_bounds": "ignore"}
+    with make_vec(simulator, min(config.num_envs, len(positions)), **settings) as envs:
         policy = ReplayPolicy(envs.simulator_spec, {key: episode.actions for key, episode in recorded.items()})
         comparison = _Comparison(recorded, recording.spec.cameras)
         runner = Runner(envs, policy, RunnerConfig(steps_per_call=1, keep=()), sinks=[comparison])

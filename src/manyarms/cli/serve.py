@@ -44,6 +44,8 @@ class ServeConfig:
     """The interpreter the simulator runs in."""
     options: Pairs = ()
     """Further options of the simulator."""
+    trust_code: bool = False
+    """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
     guide: ClassVar[Guide] = Guide(
         examples=(
             "manyarms serve tabletop/open_drawer --policy expert",
@@ -90,6 +92,7 @@ def server_for(config: ServeConfig) -> PolicyServer:
         num_envs=1,
         python=config.python,
         options=config.options,
+        trust_code=config.trust_code,
     )
     with opened(play) as envs:  # only to learn what is seen and done there
         spec, policy = envs.simulator_spec, policy_for(play, envs)

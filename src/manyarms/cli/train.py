@@ -32,6 +32,8 @@ class TrainCommand:
     """Print the whole config and what would be done, and stop."""
     resume: bool = False
     """Go on from the run's newest checkpoint, if it has one."""
+    trust_code: bool = False
+    """As runner.trust_code=true: let a checkpoint named as a policy bring code that is not installed."""
     guide: ClassVar[Guide] = Guide(
         examples=(
             "manyarms train reach_target_ppo   # a recipe: manyarms list configs",
@@ -64,7 +66,8 @@ def run(command: TrainCommand) -> TrainResult | TrainPlan:
     except ImportError as error:
         raise ConfigError(f"training needs {error.name}", do="pip install 'manyarms[torch,tensorboard]'") from error
 
-    settings = reading.load(command.config, command.overrides)
+    trusted = ("runner.trust_code=true",) if command.trust_code else ()
+    settings = reading.load(command.config, (*command.overrides, *trusted))
     first = os.environ.get("RANK", "0") == "0"
     for warning in settings.warnings if first else ():
         print(f"warning: {warning}", file=sys.stderr)

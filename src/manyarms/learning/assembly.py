@@ -141,9 +141,10 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
 
 
 def network_for(recipe: Recipe, spec: Spec, config: TrainConfig) -> TrainablePolicy:
-    factory = find_policy(recipe.model_type)
+    trusted = config.runner.trust_code
+    factory = find_policy(recipe.model_type, trust_code=trusted)
     fits = not isinstance(factory, type) or issubclass(factory, TrainablePolicy)
-    policy = make_policy(recipe.model_type, spec, recipe.options) if fits else None
+    policy = make_policy(recipe.model_type, spec, recipe.options, trust_code=trusted) if fits else None
     if not isinstance(policy, TrainablePolicy):
         raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp, pixel, pi0 or openvla_oft")
     wanted, width = config.actor.model.action_dim, policy.action_width

@@ -15,11 +15,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from manyarms import trust
 from manyarms.errors import ConfigError
 from manyarms.learning.course import Course
 from manyarms.learning.parallel import give_weights, sharded_like, whole_tensor
 from manyarms.policies.base import Policy
-from manyarms.policies.registry import make_policy
+from manyarms.policies.registry import in_checkpoints, make_policy
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.writing import not_written
 from manyarms.simulators.base import Spec
@@ -126,7 +127,7 @@ def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path
 def recipe_of(path: Path) -> Recipe:
     """Return what policy a checkpoint is of."""
     try:
-        return Recipe(**json.loads((path / "policy.json").read_text()))
+        return Recipe(**trust.read_json(path / "policy.json"))
     except (OSError, ValueError, TypeError) as error:
         raise _no_checkpoint(path, error) from error
 
@@ -134,9 +135,14 @@ def recipe_of(path: Path) -> Recipe:
 class CheckpointPolicy:
     """Makes the policy of a checkpoint; `needs` are the simulator options it was trained with."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, trust_code: bool = False) -> None:
+        """Read whose policy it is; without `trust_code`, only what is installed and options that cannot do harm."""
         self._path = Path(path)
         self._recipe = recipe_of(self._path)
+        if not trust_code:
+            source = self._path / "policy.json"
+            trust.check_policy(self._recipe.model_type, in_checkpoints(), source)
+            trust.check_options(self._recipe.needs, source)
         self.needs = self._recipe.needs
 
     def __call__(self, spec: Spec, **options: Any) -> Policy:

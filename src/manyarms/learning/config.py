@@ -53,6 +53,8 @@ class RunnerSettings:
     """A checkpoint to go on from; ``auto``: this run's newest, if there is one."""
     ckpt_path: str | None = None
     """A checkpoint whose weights training begins with."""
+    trust_code: bool = False
+    """Let checkpoints that this config names as policies bring code that is not installed: your own, no stranger's."""
 
     def __post_init__(self) -> None:
         if self.task_type != "embodied":

@@ -6,6 +6,7 @@ import math
 import os
 
 from manyarms.learning.config import TrainConfig
+from manyarms.simulators import registry
 
 
 def plan(config: TrainConfig) -> list[tuple[str, str]]:
@@ -39,7 +40,22 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
     rows.append(("checkpoints", f"every {every} updates" if every > 0 else "after the last update"))
     logger = config.runner.logger
     rows.append(("folder", f"{logger.log_path}/{logger.experiment_name}"))
+    if code := _code(config):
+        rows.append(("runs code from", ", ".join(code)))
     return rows
+
+
+def _code(config: TrainConfig) -> list[str]:
+    """Return modules, files and interpreters that a config has run, beside those of ours and of installed plug-ins."""
+    named: list[str | None] = [config.actor.model.model_type, config.cloning.expert]
+    started: list[str | None] = []
+    for env in (config.train, config.eval):
+        for one in ({"simulator": env.simulator, "python": env.python}, *env.simulators):
+            named += [one.get("simulator"), *one.get("tasks", ())]
+            started.append(one.get("python"))
+        named += env.tasks
+    code = [name for name in named if name and registry.is_import_string(name)]
+    return list(dict.fromkeys([*code, *(python for python in started if python)]))
 
 
 def _update(config: TrainConfig) -> str:

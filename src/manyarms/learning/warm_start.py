@@ -33,13 +33,16 @@ class _Watched:
         return self._policy.act(observations)
 
 
-def examples_for(policy: TrainablePolicy, settings: CloningSettings, env: EnvSettings) -> Demonstrations:
+def examples_for(
+    policy: TrainablePolicy, settings: CloningSettings, env: EnvSettings, *, trust_code: bool = False
+) -> Demonstrations:
     """Return what the policy is to imitate."""
     if settings.demonstrations:
         return demonstrations(Recording(settings.demonstrations), policy.cloned_chunk, fields=policy.reads)
-    needs = needs_of(find_policy(settings.expert))
+    needs = needs_of(find_policy(settings.expert, trust_code=trust_code))
     with opened(replace(env, options={**env.options, **needs}), env.total_num_envs or 1) as envs:
-        expert = _Watched(make_policy(settings.expert, envs.simulator_spec), getattr(policy, "cameras", None))
+        made = make_policy(settings.expert, envs.simulator_spec, trust_code=trust_code)
+        expert = _Watched(made, getattr(policy, "cameras", None))
         runner = Runner(envs, expert, RunnerConfig(keep=policy.reads, replan_horizon=1))
         episodes = held_out(tasks_of(envs), settings.episodes, settings.first_seed)
         played = [recorded(i, episode) for i, episode in enumerate(runner.play(episodes))]
@@ -51,9 +54,11 @@ def warm_start(
     settings: CloningSettings,
     env: EnvSettings,
     told: Callable[[int, float], None] = lambda step, loss: None,
+    *,
+    trust_code: bool = False,
 ) -> float:
     """Have a policy imitate; return the loss at the end. `told` hears of every step."""
-    examples = examples_for(policy, settings, env)
+    examples = examples_for(policy, settings, env, trust_code=trust_code)
     if settings.normalise:
         policy.normalise_by(examples.observations)
     losses = []
@@ -84,4 +89,4 @@ def first_weights(policy: TrainablePolicy, config: TrainConfig, say: Callable[[s
         if (step + 1) % every == 0:
             say(f"warm start: step {step + 1} of {cloning.steps}, loss {loss:.3f}")
 
-    warm_start(policy, cloning, config.train, told)
+    warm_start(policy, cloning, config.train, told, trust_code=config.runner.trust_code)

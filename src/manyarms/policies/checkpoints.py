@@ -11,11 +11,13 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyarms.errors import ConfigError
+from manyarms import trust
+from manyarms.errors import ConfigError, ManyarmsError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +67,20 @@ class CheckpointFolder:
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}", do="model_path: a folder with config.json and safetensors")
         return cls(path, read_json(path / "config.json", needed=False), _tensors(path))
+
+    @contextmanager
+    def made_by_its_config(self) -> Iterator[None]:
+        """Say whose config.json no model could be made of: libraries check little of it, and raise anything."""
+        try:
+            yield
+        except (ManyarmsError, MemoryError):
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{self.path / 'config.json'} describes no model that can be made",
+                why=" ".join(str(error).split())[:300] or type(error).__name__,
+                do="get the file again, from where the weights are from",
+            ) from error
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield tensors by name, file by file; numbers that are not finite are refused."""
@@ -156,16 +172,13 @@ def inspect(path: str | Path) -> Inspection:
 def read_json(path: Path, *, needed: bool = True) -> dict[str, Any]:
     """Read a JSON object; {} for a file that is not there and not needed."""
     try:
-        value = json.loads(path.read_text())
+        return trust.read_json(path)
     except FileNotFoundError:
         if not needed:
             return {}
         raise ConfigError(f"there is no {path}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} is not a JSON object")
-    return value
 
 
 def _tensors(folder: Path) -> dict[str, TensorInfo]:
@@ -188,6 +201,9 @@ def _sharded(folder: Path, index: Path) -> dict[str, TensorInfo]:
     if not isinstance(places, dict) or not places:
         raise ConfigError(f"{index} has no weight_map")
     found: dict[str, TensorInfo] = {}
+    strange = [name for name in places.values() if not isinstance(name, str) or Path(name).name != name]
+    if strange:
+        raise ConfigError(f"{index} names {strange[0]!r:.200}", why="weights lie beside it, by their plain file names")
     for name in sorted(set(places.values())):
         if not (folder / name).is_file():
             raise ConfigError(f"there is no {folder / name}", why=f"{index.name} names it", do="get the file again")
@@ -221,7 +237,7 @@ def _header(path: Path) -> dict[str, TensorInfo]:
         }
         ends = {name: tuple(entry["data_offsets"]) for name, entry in entries.items()}
         torn = [n for n, (start, end) in ends.items() if end - start != tensors[n].num_bytes]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is corrupted", why=f"its header: {error}", do="get the file again") from error
     if torn:
         raise ConfigError(f"{path} is corrupted", why=f"{torn[0]} has another size than its shape says")

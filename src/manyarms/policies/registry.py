@@ -1,4 +1,4 @@
-"""From a name to a policy: built in, a plug-in's entry point (group ``manyarms.policies``), or an import string."""
+"""From a name to a policy: built in, a plug-in's (entry points ``manyarms.policies``), a folder or an import string."""
 
 from __future__ import annotations
 
@@ -53,26 +53,39 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 _CHECKPOINT = "manyarms.learning.checkpoint:CheckpointPolicy"
 
 
-def find_policy(name: str) -> Any:
-    """Return what makes a policy: called with the simulator's spec and options. A checkpoint's folder is a name too."""
+def find_policy(name: str, *, trust_code: bool = False) -> Any:
+    """Return what makes a policy: called with the simulator's spec and options.
+
+    The name is its user's own and may be an import string. It may also be a checkpoint's folder, and what is in there
+    may come from anybody: only with `trust_code` does it name code that is not installed.
+    """
+    points = plug_ins()
+    if name in BUILT_IN or name in points:
+        return _installed(name, points)
     if (Path(name) / "policy.json").is_file():
-        return import_object(_CHECKPOINT)(name)
+        return import_object(_CHECKPOINT)(name, trust_code=trust_code)
     if is_import_string(name):
         try:
             return import_object(name)
         except ImportError as error:
             raise UnknownName(f"there is no policy {name!r}", why=str(error)) from error
-    points = plug_ins()
-    if name not in BUILT_IN and name not in points:
-        if "/" in name or Path(name).is_dir():
-            raise _no_checkpoint(Path(name))
-        raise UnknownName(f"there is no policy {name!r}", do=did_you_mean(name, [*BUILT_IN, *points]))
+    if "/" in name or Path(name).is_dir():
+        raise _no_checkpoint(Path(name))
+    raise UnknownName(f"there is no policy {name!r}", do=did_you_mean(name, [*BUILT_IN, *points]))
+
+
+def _installed(name: str, points: Mapping[str, Any]) -> Any:
     try:
         return import_object(BUILT_IN[name]) if name in BUILT_IN else points[name].load()
     except ImportError as error:
         extra = FACTS[name].extra if name in FACTS else ""
         do = f"pip install 'manyarms[{extra}]'" if extra else "install it"
         raise ConfigError(f"policy {name!r} needs {error.name or error}", do=do) from error
+
+
+def in_checkpoints() -> set[str]:
+    """Return the policies that a checkpoint may be of: those of ours that learn, and plug-ins."""
+    return {"mlp", "pixel", "pi0", "openvla_oft", *plug_ins()}
 
 
 def _no_checkpoint(path: Path) -> ConfigError:
@@ -93,9 +106,9 @@ def plug_ins() -> dict[str, Any]:
     return {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
 
 
-def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None) -> Policy:
-    """Make a policy for a simulator."""
-    factory = find_policy(name)
+def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None, *, trust_code: bool = False) -> Policy:
+    """Make a policy for a simulator; `trust_code` is for checkpoints, see `find_policy`."""
+    factory = find_policy(name, trust_code=trust_code)
     options = dict(options or {})
     parameters = inspect.signature(factory).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
@@ -111,4 +124,4 @@ def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None)
     return factory(spec, **options)
 
 
-__all__ = ["BUILT_IN", "FACTS", "find_policy", "make_policy", "plug_ins"]
+__all__ = ["BUILT_IN", "FACTS", "find_policy", "in_checkpoints", "make_policy", "plug_ins"]

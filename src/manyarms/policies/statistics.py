@@ -6,7 +6,6 @@ it is never taken for "no normalisation".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from manyarms import trust
 from manyarms.errors import ConfigError, did_you_mean
 
 DATASET_STATISTICS = "dataset_statistics.json"
@@ -103,15 +103,12 @@ def _inside(path: str | Path, name: str) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        return trust.read_json(path)
     except FileNotFoundError:
         beside = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
         raise ConfigError(f"there is no {path}", why=f"the folder holds {', '.join(beside[:8]) or 'nothing'}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not a JSON object")
-    return content
 
 
 def _found(content: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ pickles; numbers come back bit for bit.
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import manyarms
+from manyarms import trust
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve
@@ -24,7 +27,7 @@ from manyarms.reporting.plots import Lines, Plot
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.writing import make_folder, not_written, whole, write_atomically
 from manyarms.rollout import Episode, Steps
-from manyarms.simulators.base import Spec
+from manyarms.simulators.base import Spec, SpecError
 from manyarms.vector import EpisodeId
 from manyarms.workers.wire import decode, encode
 
@@ -136,15 +139,41 @@ class Recording(Shown):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            self.head: dict[str, Any] = json.loads((self.folder / "recording.json").read_text())
+            self.head = trust.read_json(self.folder / "recording.json")
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{folder} is not a recording", why=str(error), do="give a folder that `manyarms record` wrote"
             ) from error
         if self.head.get("format") != _FORMAT:
             raise ConfigError(f"{folder} has format {self.head.get('format')}, this version reads {_FORMAT}")
-        self.spec = Spec.from_json(self.head["spec"])
+        self.spec = self._spec()
         self.positions = sorted(int(path.stem) for path in (self.folder / "episodes").glob("[0-9]*.npz"))
+
+    def _spec(self) -> Spec:
+        try:
+            return Spec.from_json(self.head["spec"])
+        except (SpecError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+            raise ConfigError(
+                f"{self.folder} is not a recording", why=f"what its simulator shows cannot be read: {error!r:.200}"
+            ) from error
+
+    def source(self, *, trust_code: bool = False, python: str | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the simulator it was recorded in and its options; one from a stranger names nothing but what is here.
+
+        `python` takes the place of the interpreter that it was recorded with.
+        """
+        head, file = self.head, self.folder / "recording.json"
+        name, options, recorded = head.get("simulator"), head.get("options", {}), head.get("python")
+        if not trust_code:
+            trust.check_simulator(name, file)
+            trust.check_options(options, file)
+        if python is None and recorded is not None and not trust_code:
+            raise ConfigError(
+                f"{file} names an interpreter: {recorded!r:.200}",
+                why="it was recorded in another Python, and a file from somebody else may not say what is started",
+                do="name it yourself: --python PATH; or, if you trust whoever made the recording: --trust-code",
+            )
+        return str(name), {**options, "python": python or recorded}
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -159,7 +188,7 @@ class Recording(Shown):
     def _outcome(self, position: int) -> Outcome:
         (identity, _, success, _, _), arrays = self._read(position, ("rewards",))
         rewards = arrays["rewards"]
-        return Outcome(position, EpisodeId(**identity), bool(success), len(rewards), float(rewards.sum()))
+        return Outcome(position, identity, bool(success), len(rewards), float(rewards.sum()))
 
     def told(self) -> Telling:
         outcomes = self.outcomes()
@@ -191,7 +220,7 @@ class Recording(Shown):
         (identity, text, success, terminated, truncated), arrays = self._read(position)
         return RecordedEpisode(
             position=position,
-            id=EpisodeId(**identity),
+            id=identity,
             text=text,
             observations=_named(arrays, "observation"),
             actions=_named(arrays, "action"),
@@ -207,8 +236,11 @@ class Recording(Shown):
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in names or file.files}
-                return decode(file["identity"].tobytes()), arrays
-        except (OSError, ValueError, KeyError) as error:
+                identity, *told = decode(file["identity"].tobytes())
+                if len(told) != 4 or "rewards" not in arrays:
+                    raise ValueError("it is not as `manyarms record` writes it")
+                return [EpisodeId(**identity), *told], arrays
+        except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise ConfigError(f"episode {position} cannot be read", why=f"{path}: {error}") from error
 
 

@@ -29,7 +29,8 @@ class OftFolder:
     def __init__(self, path: str | Path) -> None:
         self.files = CheckpointFolder.open(path)
         self.path = self.files.path
-        self.config: OpenVlaConfig = config_from(self.files.config, str(self.path / "config.json"))
+        with self.files.made_by_its_config():
+            self.config: OpenVlaConfig = config_from(self.files.config, str(self.path / "config.json"))
 
     def setting(self, name: str) -> Any:
         """Return what some writers add to ``config.json``; None where they did not."""
@@ -39,7 +40,7 @@ class OftFolder:
 
     def fit(self) -> Fit:
         """Compare the weights with those that the config describes."""
-        with torch.device("meta"):
+        with self.files.made_by_its_config(), torch.device("meta"):
             wanted = _shapes(OpenVlaModel(self.config).state_dict())
         return fit({name: tensor.shape for name, tensor in self.files.tensors.items()}, wanted)
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModel, LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from manyarms import trust
 from manyarms.errors import ConfigError
 from manyarms.policies.openvla_oft.vision import VisionBackbone
 
@@ -177,7 +178,7 @@ def config_from(content: dict[str, Any], where: str) -> OpenVlaConfig:
         )
     if text.get("model_type", "llama") != "llama" or content.get("use_fused_vision_backbone") is False:
         raise ConfigError(f"{where}: only Llama behind two fused vision transformers is known")
-    return OpenVlaConfig(**{name: value for name, value in content.items() if name != "model_type"})
+    return OpenVlaConfig(**{name: value for name, value in trust.without_code(content).items() if name != "model_type"})
 
 
 AutoConfig.register(OpenVlaConfig.model_type, OpenVlaConfig, exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyarms import trust
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder, Fit, fit
 
@@ -60,6 +61,11 @@ def architecture(folder: CheckpointFolder, horizon: int | None = None) -> Any:
         from transformers import PI0Config
     except ImportError as error:
         raise ConfigError("policy 'pi0' needs transformers with PI0", why=str(error), do=_NEEDS) from error
+    with folder.made_by_its_config():
+        return _architecture(folder, horizon, PI0Config)
+
+
+def _architecture(folder: CheckpointFolder, horizon: int | None, kind: Any) -> Any:
     config = folder.config
     told = config.get("model_type") or config.get("type")
     if config.get("pi05") or told in ("pi05", "pi0_fast") or any("time_mlp_in" in n for n in _odd(folder)):
@@ -67,11 +73,11 @@ def architecture(folder: CheckpointFolder, horizon: int | None = None) -> Any:
             f"{folder.path} is a checkpoint of {told or 'pi05'}", why="it has other layers than π0", do="give one of π0"
         )
     if not config and layout_of(folder) == "openpi":
-        return _from_variants(_told_by_weights(folder, horizon), PI0Config)
+        return _from_variants(_told_by_weights(folder, horizon), kind)
     if config.get("model_type") == "pi0":
-        return _of_horizon(PI0Config.from_pretrained(folder.path, local_files_only=True), horizon)
+        return _of_horizon(kind.from_dict(trust.without_code(config)), horizon)
     if told == "pi0" or "paligemma_variant" in config:
-        return _of_horizon(_from_variants(config, PI0Config), horizon)
+        return _of_horizon(_from_variants(config, kind), horizon)
     if not config:
         raise ConfigError(
             f"there is no {folder.path / 'config.json'}", do="put the checkpoint's own beside its weights"
@@ -85,7 +91,8 @@ def architecture(folder: CheckpointFolder, horizon: int | None = None) -> Any:
 
 def fit_of(folder: CheckpointFolder, config: Any) -> Fit:
     """Hold a folder's weights against what the model has."""
-    wanted = {_plain(name): tuple(t.shape) for name, t in _empty(config).state_dict().items()}
+    with folder.made_by_its_config():
+        wanted = {_plain(name): tuple(t.shape) for name, t in _empty(config).state_dict().items()}
     found = {native: folder.tensors[name].shape for native, name in _places(folder).items()}
     return fit(found, wanted)
 
@@ -93,7 +100,8 @@ def fit_of(folder: CheckpointFolder, config: Any) -> Fit:
 def load(folder: CheckpointFolder, dtype: torch.dtype, device: str, horizon: int | None = None) -> Any:
     """Return transformers' π0 with the weights of a folder, all of them and no others."""
     config = architecture(folder, horizon)
-    model = _empty(config)
+    with folder.made_by_its_config():
+        model = _empty(config)
     names = {_plain(name): name for name in model.state_dict()}
     places = _places(folder)
     fits = fit_of(folder, config)

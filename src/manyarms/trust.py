@@ -1,0 +1,128 @@
+"""What a file that somebody else made may decide: names of what is installed and plain settings, never code.
+
+A checkpoint, a recording, a run folder or a dataset is data: opening one must not import a module, start an
+interpreter, set environment variables or name a path to write to. Whoever made such a file themselves says so with
+`--trust-code`. A config that is named on the command line is its user's own and may do all that. The whole boundary:
+docs/security.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from manyarms.errors import ConfigError
+from manyarms.simulators import registry
+
+#: Options of a simulator that a checkpoint or a recording may set: how it is seen, moved and scored, how long it takes.
+#: What is missing here names files, modules, variables or interpreters: `descriptions`, `env`, `imports`, `log_dir`,
+#: `python`, `trace`, `wrappers`, and whatever a plug-in or a Gymnasium environment calls its own.
+HARMLESS = frozenset(
+    {
+        # what is played
+        *("task", "tasks", "task_options", "variation", "max_episode_steps"),
+        *("definition", "instances", "layout", "settle_steps", "static_positions", "shaped_rewards", "challenge_rules"),
+        *("online_object_sampling", "scene_model", "rooms"),
+        # how it is seen
+        *("cameras", "image_size", "depth", "mask", "point_cloud", "rotate", "faithful", "state_size", "expert"),
+        *("render_quality", "render_every", "render_passes", "renderer", "idle_fps", "display"),
+        # how it is moved
+        *("robot", "arm_mode", "arm_max_velocity", "arm_max_acceleration", "collision_checking", "grasping_mode"),
+        *("gpu_dynamics", "device", "action_bounds"),
+        # how it is run
+        *("partial_reset", "keep_tasks", "launch_attempts", "launch_pause", "max_chunk", "info_bytes"),
+        *("start_timeout", "step_timeout", "reset_timeout", "worker_memory", "recycle_after"),
+    }
+)
+
+#: Texts among their values are words; a path or an import string is none. Tasks may be told apart by a slash.
+_WORDS = re.compile(r"[\w ,.+()-]{0,200}")
+_TASK = re.compile(r"\w[\w -]*(/\w[\w -]*)*")
+_TASKS = ("task", "tasks")
+
+#: What transformers takes from a config.json and runs or fetches.
+_CODE_IN_CONFIGS = frozenset({"_attn_implementation_internal", "auto_map", "custom_pipelines", "kernel_config"})
+
+_DEEPEST = 4
+_LARGEST = 64 << 20
+
+_WAY_OUT = "if you trust whoever made it: --trust-code (trust_code=True in Python)"
+
+
+def check_policy(name: object, installed: Collection[str], source: Path) -> None:
+    """Refuse the name of a policy that is not installed."""
+    if not isinstance(name, str) or name not in installed:
+        raise ConfigError(
+            f"{source} names a policy that is not installed: {name!r}",
+            why="a checkpoint is data: it may name built-in policies and installed plug-ins, not code of its own",
+            do=_WAY_OUT,
+        )
+
+
+def check_simulator(name: object, source: Path) -> None:
+    """Refuse the name of a simulator that is not installed, and one that names a module."""
+    known = {*registry.BUILT_IN, *registry.plug_ins()}
+    if not isinstance(name, str) or ":" in name or registry.split_id(name)[0] not in known:
+        raise ConfigError(
+            f"{source} names a simulator that is not installed: {name!r}",
+            why="a recording is data: it may name built-in simulators and installed plug-ins, not code of its own",
+            do=_WAY_OUT,
+        )
+
+
+def check_options(options: object, source: Path) -> None:
+    """Refuse options of a simulator that could do more than change what is seen and done in it."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{source} holds no options", why=f"they are {options!r:.100}")
+    for name, value in options.items():
+        if name not in HARMLESS:
+            raise ConfigError(
+                f"{source} sets the option {name!r}, which a file from somebody else may not set",
+                why="it is not on the list of options that cannot do harm",
+                do=_WAY_OUT,
+            )
+        if not _is_plain(value, _TASK if name in _TASKS else _WORDS):
+            raise ConfigError(
+                f"{source} sets the option {name!r} to {value!r:.100}",
+                why="in a file from somebody else only numbers and plain words are taken, no paths and no modules",
+                do=_WAY_OUT,
+            )
+
+
+def _is_plain(value: Any, text: re.Pattern[str], depth: int = 0) -> bool:
+    if value is None or isinstance(value, bool | int | float):
+        return True
+    if isinstance(value, str):
+        return text.fullmatch(value) is not None and ".." not in value
+    if depth == _DEEPEST or not isinstance(value, list | tuple | Mapping):
+        return False
+    items = [*value, *value.values()] if isinstance(value, Mapping) else value
+    return all(_is_plain(item, text, depth + 1) for item in items)
+
+
+def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's config without what has transformers fetch code: it can name kernels and classes on a hub."""
+    return {
+        name: without_code(value) if isinstance(value, Mapping) else value
+        for name, value in config.items()
+        if not (name.endswith("_implementation") or name in _CODE_IN_CONFIGS)
+    }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that somebody else may have written; what is none raises `OSError` or `ValueError`."""
+    if path.stat().st_size > _LARGEST:
+        raise ValueError(f"{path.name} is larger than {_LARGEST >> 20} MiB")
+    try:
+        value = json.loads(path.read_text())
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return value
+
+
+__all__ = ["HARMLESS", "check_options", "check_policy", "check_simulator", "read_json", "without_code"]
