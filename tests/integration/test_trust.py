@@ -96,6 +96,18 @@ def test_a_checkpoint_named_in_a_config_runs_no_code(
     assert not (stranger / "ran").exists()
 
 
+def test_a_dry_run_lists_the_code_that_a_config_names(
+    stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [f"env.train.simulator={stranger}/weights.py:go", "actor.model.model_type=my_package.nets:Net"]
+    assert cli.run(["train", written(tmp_path), "--dry-run", *settings, f"env.eval.python={sys.executable}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"runs code from my_package.nets:Net, {stranger}/weights.py:go, {sys.executable}" in said
+    assert cli.run(["train", "reach_target_ppo", "--dry-run"]) == 0
+    assert "runs code from" not in capsys.readouterr().out
+    assert not (stranger / "ran").exists()
+
+
 HOSTILE_OPTIONS: dict[str, Any] = {
     "env": {"LD_PRELOAD": "x.so"},
     "log_dir": "logs",

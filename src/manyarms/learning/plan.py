@@ -50,10 +50,11 @@ def _code(config: TrainConfig) -> list[str]:
     named: list[str | None] = [config.actor.model.model_type, config.cloning.expert]
     started: list[str | None] = []
     for env in (config.train, config.eval):
-        for one in ({"simulator": env.simulator, "python": env.python}, *env.simulators):
+        named += [env.simulator, *env.tasks]
+        started.append(env.python)
+        for one in env.simulators:
             named += [one.get("simulator"), *one.get("tasks", ())]
             started.append(one.get("python"))
-        named += env.tasks
     code = [name for name in named if name and registry.is_import_string(name)]
     return list(dict.fromkeys([*code, *(python for python in started if python)]))
 
