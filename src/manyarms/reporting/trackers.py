@@ -25,6 +25,7 @@ from urllib.request import urlopen
 
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.reporting.console import say
+from manyarms.reporting.reading import is_count, parsed
 from manyarms.reporting.writing import not_written, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
@@ -177,10 +178,10 @@ def _whole_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for text in texts:
         try:
-            line = json.loads(text)
+            line = parsed(text)
         except ValueError:
             continue  # cut short by the end of its run
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
+        if isinstance(line, dict) and is_count(line.get("step")):
             found.append((text, line))
     return found
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 from pathlib import Path
 from typing import Any
+
+from manyarms.reporting.reading import parsed
 
 #: How much is read at a time, so that an answer never takes long.
 _AT_ONCE = 4 << 20
@@ -50,7 +51,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(text)
+        line = parsed(text)
     except ValueError:
         return None  # cut short by the end of its run
     return line if isinstance(line, dict) else None
