@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Mapping
 from contextlib import suppress
@@ -60,6 +61,22 @@ def evaluation(folder: Path) -> Path:
     lines = [{"position": i, "task": "ab"[i % 2], "success": i < 3, "length": 10} for i in range(4)]
     watched.write_lines(folder / "episodes-0.jsonl", lines)
     return folder
+
+
+def test_files_that_never_end_or_never_begin_are_none(tmp_path: Path) -> None:
+    runs = [watched.training(tmp_path / "runs" / name) for name in ("pipes", "endless")]
+    for run in runs:
+        watched.write_live(run, watched.rows(4))
+    for path in [path for run in runs for path in run.rglob("*.*") if path.suffix in (".yaml", ".json", ".jsonl")]:
+        if path.name == "metrics.jsonl" and path.parent.name == "pipes":
+            continue  # or it were no run
+        path.unlink()
+        if path.is_relative_to(runs[0]):
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero")
+    assert WatchedRun(runs[0]).state()["done"] == 5
+    json.dumps([WatchedRun(run).state() for run in runs], allow_nan=False)
 
 
 @pytest.mark.parametrize("seed", range(40))

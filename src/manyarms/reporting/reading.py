@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,11 +22,18 @@ def parsed(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def content(path: Path) -> bytes:
+    """Return what is in a file; what is none, such as a pipe that nobody writes to, is an OSError."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
+    with path.open("rb") as file:
+        return file.read(_LONGEST)
+
+
 def document(path: Path) -> dict[str, Any]:
     """Return the object in a file; an empty one if there is none, or none yet."""
     try:
-        with path.open("rb") as file:
-            found = parsed(file.read(_LONGEST))
+        found = parsed(content(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -46,4 +54,4 @@ def words(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-__all__ = ["document", "is_count", "number", "parsed", "words"]
+__all__ = ["content", "document", "is_count", "number", "parsed", "words"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyarms.reporting.reading import number, parsed
+from manyarms.reporting.reading import content, number, parsed
 from manyarms.watching.tail import Pulse
 
 #: Seconds of silence after which a process is probably dead.
@@ -62,7 +62,7 @@ class LiveFiles:
             stamp = (found.st_mtime_ns, found.st_size)
             age = time.time() - found.st_mtime
             if stamp != known.stamp:
-                known.document, known.stamp = _checked(path.stem, parsed(path.read_bytes())), stamp
+                known.document, known.stamp = _checked(path.stem, parsed(content(path))), stamp
         except (OSError, ValueError):
             stamp, age = known.stamp, 0.0
         silent = known.pulse.silence(stamp, age)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from manyarms.reporting.reading import document, is_count, number, words
+from manyarms.reporting.reading import content, document, is_count, number, words
 from manyarms.reporting.results import wilson
 from manyarms.reporting.runs import Score, newest_videos, read_evaluations
 from manyarms.watching.folders import EVALUATION, kind_of, last_change
@@ -22,6 +22,9 @@ _PATIENCE = 120.0
 
 #: What a list of runs shows of each.
 _SUMMARY = ("name", "kind", "simulator", "policy", "tasks", "phase", "because", "silent", "done", "total", "success")
+
+#: Bytes of a config.
+_LONGEST_CONFIG = 1 << 20
 
 #: Videos that a page offers.
 _VIDEOS = 24
@@ -135,7 +138,7 @@ class WatchedRun:
         stamp = _stamp(path)
         if stamp != self._runner[0]:
             try:
-                config = yaml.safe_load(path.read_text(errors="replace"))
+                config = yaml.safe_load(content(path)[:_LONGEST_CONFIG])
             except (OSError, ValueError, RecursionError, yaml.YAMLError):
                 return {}  # not whole yet, or of somebody who means no good
             runner = config.get("runner") if isinstance(config, dict) else None

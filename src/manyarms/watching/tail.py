@@ -27,6 +27,8 @@ class Tail:
 
     def read(self) -> list[dict[str, Any]]:
         """Return the lines that have come since; what is no JSON object is left out."""
+        if not self._path.is_file():
+            return []  # not there yet, or a pipe that nobody writes to
         try:
             with self._path.open("rb") as file:
                 found = _identity(file.fileno())
@@ -35,7 +37,7 @@ class Tail:
                 file.seek(self._offset)
                 data = file.read(_AT_ONCE)
         except OSError:
-            return []  # not there yet, or a file system that is away for a moment
+            return []  # a file system that is away for a moment
         end = data.rfind(b"\n") + 1
         if not end and len(data) == _AT_ONCE:
             end = len(data)  # no line of ours is that long
