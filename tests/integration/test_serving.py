@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -305,6 +306,12 @@ def claim(count: int) -> bytes:
     return (b"\xdd" + struct.pack(">I", 2**32 - 1)) * count
 
 
+def identity(init_state: Any, blobs: bytes = b"") -> bytes:
+    """Return an episode's identity as a client of ours writes it, except that it may be wrong."""
+    text = json.dumps({"init_state": init_state}).encode()
+    return struct.pack("<I", len(text)) + text + blobs
+
+
 def array_of(dtype: str, shape: list[int], data: bytes = b"") -> dict[Any, Any]:
     return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape}
 
@@ -322,6 +329,11 @@ TRAPS = {
     "a broadcast": msgpack.packb({"position": array_of("<U999999999", [0])}),
     "an extension": msgpack.packb({"position": msgpack.ExtType(5, b"x")}),
     "an endless name": msgpack.packb({"x" * 3_000_000: 1}),
+    "an identity of nothing many times": pack(raw(episode=identity({"~a": ["<U0", [0, 0], [10**9]]}))),
+    "an identity of the same many times": pack(
+        raw(episode=identity([{"~b": [0, 1_000_000]}] * 3000, bytes(1_000_000)))
+    ),
+    "an identity of what is not there": pack(raw(episode=identity({"~b": [-5, 10]}, bytes(10)))),
     "an identity without end": msgpack.packb({"episode": encode({"init_state": 1})[:4] + b"[" * 100_000}),
 }
 
