@@ -216,10 +216,10 @@ class RayCluster:
     def _found_pillars(self, home: RayNode) -> list[_Pillar]:
         """Return those without whom a driver can do nothing: its own node, and the head of the cluster."""
         import ray
+        from ray._private.worker import _global_node
 
-        context = ray.get_runtime_context()
-        logs = Path(context.get_temp_dir() or "", context.get_session_name(), "logs")
-        host, _, port = context.gcs_address.rpartition(":")
+        logs = Path(_global_node.get_logs_dir_path() if _global_node else "/tmp/ray/session_latest/logs")
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
         raylet, head = "the raylet (Ray's process on this machine)", "the GCS (the head of Ray's cluster)"
         return [
             _Pillar(raylet, home.address, home.port, str(logs / "raylet.out")),
