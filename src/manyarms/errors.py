@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal shows and does not obey: what is no letter, space, tab or new line is written out.
+
+    Simulators, checkpoints, datasets, run folders and other machines choose the words of our messages too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in "\n\t" or c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1]
+        for c in text.replace("\r\n", "\n")
+    )
 
 
 class ManyarmsError(Exception):
     """The base of every error that is ours to explain."""
 
     def __init__(self, what: str, *, why: str = "", do: str = "", log: str = "") -> None:
-        self.what, self.why, self.do, self.log = what, why, do, log
-        lines = [what]
-        for label, text in (("why:", why), ("do: ", do), ("log:", log)):
+        self.what, self.why, self.do, self.log = map(printable, (what, why, do, log))
+        lines = [self.what]
+        for label, text in (("why:", self.why), ("do: ", self.do), ("log:", self.log)):
             if text:
                 lines.append(f"  {label} " + text.replace("\n", "\n       "))
         super().__init__("\n".join(lines))

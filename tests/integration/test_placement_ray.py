@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from conftest import REPOSITORY
 from manyarms.errors import ConfigError, LearningError, StartError
 from manyarms.learning.settings import load
 from manyarms.learning.training import train as train_in_this_process
@@ -231,6 +239,42 @@ def test_a_signal_ends_a_run_and_all_its_processes(number: signal.Signals, alone
     assert (tmp_path / "walk" / "checkpoints" / f"global_step_{done}").is_dir()
     found = run(tmp_path, *ONE_LEARNER, resume=True)
     assert_same_run(found.folder, alone)
+
+
+@pytest.mark.parametrize("victim", ["raylet/raylet", "gcs/gcs_server"])
+def test_the_death_of_ray_itself_is_told_with_the_command_that_goes_on(
+    victim: str, alone: Path, tmp_path: Path
+) -> None:
+    disturbed = (
+        "import sys, pytest; from manyarms.cli import main; from placement import Disturbed, kill\n"
+        "import manyarms.placement.cluster; manyarms.placement.cluster._SECONDS_BETWEEN_CHECKS = 0.0\n"
+        "Disturbed(pytest.MonkeyPatch(), {3: lambda: kill(sys.argv[1]).wait()}); main(['train', *sys.argv[2:]])"
+    )
+    words = [written(tmp_path), *in_folder(tmp_path), *ONE_LEARNER, "cluster.address=local"]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"), "MARK": str(tmp_path)}
+    run = partial(subprocess.run, env=env, capture_output=True, text=True, timeout=400)
+    process = run([sys.executable, "-c", disturbed, victim, *words])
+    assert process.returncode == 2, process.stderr
+    told = process.stderr[process.stderr.rindex("RayLost: ") :]
+    assert "died, and the run ends with it" in told
+    assert "Traceback" not in process.stderr
+    command = re.search(r"do:  (manyarms train .*--resume)   # goes on from (\S+)$", told, re.MULTILINE)
+    assert command is not None, told
+    assert Path(command[2]) == tmp_path / "walk" / "checkpoints" / "global_step_2"
+    assert not psutil.wait_procs(marked(str(tmp_path)), timeout=60)[1]
+    again = run([sys.executable, "-m", *shlex.split(command[1])])
+    assert again.returncode == 0, again.stderr
+    assert_same_run(tmp_path / "walk", alone)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return what was started with a mark in its environment, but for the agents of Ray's own, which take a minute."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("MARK") == mark and not _is_agent(process):
+                found.append(process)
+    return found
 
 
 def test_what_goes_wrong_in_another_process_is_told_as_if_it_were_here(tmp_path: Path) -> None:

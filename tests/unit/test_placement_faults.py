@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +20,7 @@ from manyarms.placement import cluster as clusters
 from manyarms.placement import driver, learner_group, training
 from manyarms.placement.cluster import RayCluster, RayNode
 from manyarms.placement.driver import PlacedCrew
-from manyarms.placement.faults import LearnersLost, ProcessLost, Whereabouts
+from manyarms.placement.faults import LearnersLost, ProcessLost, RayLost, Whereabouts
 from manyarms.placement.learner_group import LearnerGroup
 from manyarms.placement.learners import Standing
 from manyarms.placement.plan import Plan
@@ -359,7 +361,8 @@ class Stage:
         folder: Any = SimpleNamespace(path=tmp_path)
         self.interrupts = Interrupts()
         settings = settings_of(tmp_path, **algorithm)
-        self.crew = PlacedCrew(settings, plan, cast(Any, None), folder, self.interrupts)
+        cluster: Any = SimpleNamespace(check_at_times=lambda: None)
+        self.crew = PlacedCrew(settings, plan, cluster, folder, self.interrupts)
         self.rollouts = cast(RolloutsStandIn, self.crew._rollouts)
         self.learners = cast(LearnersStandIn, self.crew._learners)
         self.said: list[str] = []
@@ -562,6 +565,52 @@ def test_a_signal_ends_a_run_where_all_that_was_learnt_is_written_down(
     with pytest.raises(Stopped):
         now.crew.update()
     assert now.crew.iteration == 1
+
+
+# -- Ray itself -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        found.listen()
+        yield found.getsockname()[1]
+
+
+def cluster_on(raylet: int, head: int, *, is_local: bool = True) -> RayCluster:
+    found = RayCluster(ClusterSettings())
+    patience = 0.0 if is_local else 30.0
+    found._pillars = [
+        clusters._Pillar("the raylet", "127.0.0.1", raylet, "raylet.out"),
+        clusters._Pillar("the GCS", "127.0.0.1", head, "gcs.out", patience),
+    ]
+    return found
+
+
+def test_who_waits_hears_of_the_death_of_ray_itself() -> None:
+    with listening() as head:
+        with listening() as raylet:
+            cluster = cluster_on(raylet, head)
+            cluster.check()
+        with pytest.raises(RayLost, match=r"the raylet at 127\.0\.0\.1:\d+ died"):
+            Waiting(Interrupts(), cluster.check_at_times).until(lambda: False, lambda: [object()])
+        with pytest.raises(RayLost):
+            cluster.lost()
+
+
+def test_a_head_that_others_may_start_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(clusters.time, "monotonic", lambda: now)
+    with listening() as raylet:
+        with listening() as head:
+            cluster = cluster_on(raylet, head, is_local=False)
+        cluster.check()
+        now = 29.0
+        cluster.check()
+        now = 31.0
+        with pytest.raises(RayLost, match="the GCS"):
+            cluster.check()
 
 
 # -- room -------------------------------------------------------------------------------------------------------------

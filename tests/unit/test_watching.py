@@ -127,6 +127,17 @@ def test_who_is_bound_to_the_world_knows_addresses_and_its_own_name(run: Path) -
         assert client.status("/", Host="evil.example") == 403
 
 
+def test_the_page_answers_to_the_names_it_is_given(run: Path) -> None:
+    with Watcher(run, port=0, allowed_hosts=["Lab.Example"]) as watcher:
+        client = Client(watcher)
+        assert client.status("/", Host="lab.example:6007") == 200
+        answer, body = client.get("/", Host="evil.example")
+        assert answer.status == 403
+        assert b"--allowed-hosts evil.example" in body
+    with Watcher(run, port=0, allowed_hosts=["*"]) as watcher:
+        assert Client(watcher).status("/", Host="evil.example") == 200
+
+
 def test_pages_may_load_only_from_here(client: Client) -> None:
     for path in ("/", "/run.js", "/page.css", "/state", "/live/rank-0.jpg", "/nothing"):
         policy = client.get(path)[0].headers["Content-Security-Policy"]
@@ -150,6 +161,7 @@ def test_files_are_sent_again_only_when_they_have_changed(client: Client, run: P
         *(("bytes=10-19", 206, bytes(range(10, 20))), ("bytes=90-", 206, bytes(range(90, 100)))),
         *(("bytes=-5", 206, bytes(range(95, 100))), ("bytes=50-1000", 206, bytes(range(50, 100)))),
         *(("bytes=100-", 416, b""), ("lines=1-2", 200, bytes(range(100)))),
+        (f"bytes={5000 * chr(57)}-", 200, bytes(range(100))),
     ],
 )
 def test_players_get_the_part_of_a_video_they_ask_for(client: Client, asked: str, status: int, sent: bytes) -> None:

@@ -11,6 +11,7 @@ import tyro
 from manyarms.cli.help import Guide
 from manyarms.cli.options import SimulatorName, parse, parse_pairs
 from manyarms.errors import ManyarmsError
+from manyarms.reporting.console import say
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.testing import CHECKS, Subject
 
@@ -86,13 +87,11 @@ def _mark(failed: bool) -> str:
 
 
 def _tell(name: str, failure: str) -> None:
-    print(f"{_mark(bool(failure))} {name}", flush=True)
-    if failure:
-        print("    " + failure.replace("\n", "\n    "), flush=True)
+    say(f"{_mark(bool(failure))} {name}", *(["    " + failure.replace("\n", "\n    ")] if failure else []))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, check, say how it went."""
     result = run(parse(CheckConfig, "check", arguments), hear=_tell)
-    print(result.told().headline)
+    say(result.told().headline)
     return 0 if result.holds else 1

@@ -16,7 +16,8 @@ from manyarms.cli.options import parse
 from manyarms.doctor import simulators
 from manyarms.doctor.examination import Check, Examination
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, printable
+from manyarms.reporting.console import console_of, say
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.vector.config import find_interpreter
 
@@ -108,13 +109,13 @@ def checks(config: DoctorConfig) -> list[Check]:
 
 def examine(config: DoctorConfig) -> DoctorResult:
     """Check and show: a table in a terminal, a line a row elsewhere."""
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console()
+    console = console_of()
     if not console.is_terminal:
-        return run(config, hear=lambda rows: print("\n".join(map(line, rows)), flush=True))
-    with Console(stderr=True).status("checking …") as status:
-        result = run(config, hear=lambda rows: status.update(f"checking … {rows[-1].name}: {rows[-1].mark}"))
+        return run(config, hear=lambda rows: say(*map(line, rows)))
+    with console_of(stderr=True).status("checking …") as status:
+        result = run(config, hear=lambda rows: status.update(Text(f"checking … {rows[-1].name}: {rows[-1].mark}")))
     draw(result, console)
     return result
 
@@ -136,14 +137,14 @@ def draw(result: DoctorResult, console: object) -> None:
     for ratio in (None, None, 1):
         drawn.add_column(overflow="fold", ratio=ratio)
     for row in result.rows:
-        drawn.add_row(Text(row.mark, style=colours[row.status]), Text(row.name), Text(row.found))
+        drawn.add_row(Text(row.mark, style=colours[row.status]), Text(printable(row.name)), Text(printable(row.found)))
     console.print(drawn)
     for status, title in ((ABSENT, "optional, and not there:"), (FAULT, "to mend:")):
         rows = [row for row in result.rows if row.status == status and row.fix]
         if rows:
-            print(f"\n{title}")
+            say(f"\n{title}")
         for row in rows:
-            print(f"  {row.mark} {row.name}\n      {row.fix}")
+            say(f"  {row.mark} {row.name}", f"      {row.fix}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -152,8 +153,8 @@ def main(arguments: Sequence[str]) -> int:
     if config.json:
         result = run(config)
         document = {"manyarms": manyarms.__version__, "healthy": result.healthy}
-        print(json.dumps({**document, "rows": [asdict(row) for row in result.rows]}, indent=2, ensure_ascii=False))
+        print(json.dumps({**document, "rows": [asdict(row) for row in result.rows]}, indent=2))
     else:
         result = examine(config)
-        print(f"\n{result.told().headline}")
+        say(f"\n{result.told().headline}")
     return 0 if result.healthy else 1

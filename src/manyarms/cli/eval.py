@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +14,7 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import Scoreboard
+from manyarms.reporting.console import Scoreboard, say
 from manyarms.reporting.evaluation import results_of
 from manyarms.reporting.filming import EpisodeVideos
 from manyarms.reporting.live import LiveView, forget_earlier
@@ -163,7 +162,7 @@ def run(config: EvalConfig) -> EvalResult:
         finally:
             kept = videos.close() if videos else []
             if videos and videos.errors:
-                print(f"{len(videos.errors)} videos were not written: {videos.errors[0]}", file=sys.stderr)
+                say(f"{len(videos.errors)} videos were not written: {videos.errors[0]}", stderr=True)
     everything = folder.load()
     complete = len(everything) == len(episodes)
     if complete:
@@ -175,7 +174,7 @@ def run(config: EvalConfig) -> EvalResult:
 def _say_how_to_go_on(folder: ResultFolder, episodes: int) -> None:
     if count := len(folder.load()):
         found = f"{count} of {episodes} episodes are in {folder.folder}"
-        print(f"{found}; --out {folder.folder} --resume goes on with the others", file=sys.stderr)
+        say(f"{found}; --out {folder.folder} --resume goes on with the others", stderr=True)
 
 
 def _watched(config: EvalConfig, envs: VectorEnv, folder: Path, rank: int) -> AbstractContextManager[Any]:

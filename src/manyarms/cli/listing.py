@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(ListConfig, "list", arguments)
     listing = run(config)
     if config.json:
-        print(json.dumps(listing.as_dicts(), indent=2, ensure_ascii=False))
+        print(json.dumps(listing.as_dicts(), indent=2))
     else:
         listing.show()
     return 0

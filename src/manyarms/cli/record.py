@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse, parse_pairs
 from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import Scoreboard
+from manyarms.reporting.console import Scoreboard, say
 from manyarms.reporting.recording import Recorder, Recording
 from manyarms.rollout import Runner
 from manyarms.vector import EpisodeId
@@ -69,7 +68,7 @@ def run(config: RecordConfig) -> Recording:
                 for episode in runner.play(missing):
                     board.add(episode.id.task or "", episode.success)
         except KeyboardInterrupt:
-            print(f"what was finished is in {config.out}; --resume goes on with the others", file=sys.stderr)
+            say(f"what was finished is in {config.out}; --resume goes on with the others", stderr=True)
             raise
         finally:
             recorder.close()
@@ -120,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, record, say what there is."""
     config = parse(RecordConfig, "record", arguments)
     recording = run(config)
-    print(recording.told().headline)
+    say(recording.told().headline)
     if config.lerobot is not None:
         print(f"LeRobotDataset v3.0: {config.lerobot}")
     print(f"next: manyarms replay {config.out}{_trusted(recording)}")

@@ -13,6 +13,7 @@ from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.showing import Telling
 from manyarms.serving.config import ServerConfig, ServerCounts
+from manyarms.serving.hosts import names_in
 
 if TYPE_CHECKING:
     from manyarms.serving.server import PolicyServer
@@ -46,6 +47,8 @@ class ServeConfig:
     """Further options of the simulator."""
     trust_code: bool = False
     """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
+    allowed_hosts: str = ""
+    """Further names that clients may call this server by, separated by commas; * is any name."""
     guide: ClassVar[Guide] = Guide(
         examples=(
             "manyarms serve tabletop/open_drawer --policy expert",
@@ -83,7 +86,14 @@ def server_for(config: ServeConfig) -> PolicyServer:
         from manyarms.serving.server import PolicyServer
     except ImportError as error:
         raise ConfigError(f"serving needs {error.name}", do="pip install 'manyarms[serve]'") from error
-    where = ServerConfig(config.host, config.port, config.max_batch, config.batch_wait_ms, config.max_message_mb)
+    where = ServerConfig(
+        config.host,
+        config.port,
+        config.max_batch,
+        config.batch_wait_ms,
+        config.max_message_mb,
+        names_in(config.allowed_hosts),
+    )
     play = PlayConfig(
         config.simulator,
         tasks=config.tasks,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -13,6 +12,7 @@ import tyro
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
+from manyarms.reporting.console import say
 from manyarms.reporting.showing import Shown, Table, Telling
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def run(command: TrainCommand) -> TrainResult | TrainPlan:
     settings = reading.load(command.config, (*command.overrides, *trusted))
     first = os.environ.get("RANK", "0") == "0"
     for warning in settings.warnings if first else ():
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", stderr=True)
     if command.dry_run:
         from manyarms.learning.foresight import lacks
 
         for lack in lacks(settings.config):
-            print(f"warning: this would fail here: {lack}", file=sys.stderr)
+            say(f"warning: this would fail here: {lack}", stderr=True)
         placement = _placement(settings.config) if settings.config.cluster.placed else None
         return TrainPlan(settings.text, plan(settings.config), placement)
     from manyarms.placement.training import train
@@ -89,7 +89,7 @@ def _placement(config: TrainConfig) -> Table:
 
     found = plan_for(config, [this_machine()], alike=True)
     for warning in found.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", stderr=True)
     title, rows, header = found.table()
     return Table(rows, header, title)
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     # Settings may stand before and after flags, none of which takes a value; the parser wants them in one piece.
     result = run(parse(TrainCommand, "train", sorted(arguments, key=lambda word: word.startswith("-"))))
     if isinstance(result, TrainPlan):
-        print(result.config, end="")
+        say(result.config.rstrip("\n"))
         result.show()
         return 0
     if os.environ.get("RANK", "0") != "0":

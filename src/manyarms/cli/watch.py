@@ -19,6 +19,7 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
 from manyarms.reporting.showing import Telling
+from manyarms.serving.hosts import names_in
 from manyarms.watching.server import Watcher
 
 
@@ -34,6 +35,8 @@ class WatchConfig:
     """0 picks a free one; default: 6007, or a free one if that is taken."""
     open: bool = False
     """Open the page in a browser of this machine."""
+    allowed_hosts: str = ""
+    """Further names that browsers may call this page by, separated by commas; * is any name."""
     guide: ClassVar[Guide] = Guide(
         examples=(
             "manyarms watch runs/reach            # one run",
@@ -52,7 +55,7 @@ class Watching(Background[Watcher]):
 
     def __init__(self, config: WatchConfig) -> None:
         """Begin at once."""
-        super().__init__(Watcher(config.run, config.host, config.port))
+        super().__init__(_watcher(config))
         self._folder = config.run
         if config.open:
             webbrowser.open(self.url)
@@ -68,9 +71,13 @@ class Watching(Background[Watcher]):
         return super()._repr_html_().replace(escape(self.url), link)
 
 
+def _watcher(config: WatchConfig) -> Watcher:
+    return Watcher(config.run, config.host, config.port, names_in(config.allowed_hosts))
+
+
 def run(config: WatchConfig, ready: Callable[[str], None] = lambda _: None) -> None:
     """Serve the page until SIGINT or SIGTERM; `ready` is told its address."""
-    watcher = Watcher(config.run, config.host, config.port)
+    watcher = _watcher(config)
     if watcher.exposed:
         print(f"warning: whoever can reach {config.host} can look at {config.run}", file=sys.stderr)
     before = None

@@ -8,10 +8,12 @@ import socket
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from manyarms.errors import ConfigError, StartError
 from manyarms.learning.config import ClusterSettings
+from manyarms.placement.faults import RayLost
 from manyarms.placement.plan import Plan
 from manyarms.placement.processes import Process
 from manyarms.placement.topology import Node
@@ -21,6 +23,9 @@ _DETECTION_SECONDS = 90.0
 
 #: Within which Ray keeps room that is free.
 _PROMPT_SECONDS = 10.0
+
+#: How often those are looked after without whom Ray does not work.
+_SECONDS_BETWEEN_CHECKS = 2.0
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,37 @@ class RayNode:
         return True
 
 
+@dataclass(frozen=True)
+class _Pillar:
+    """A process of Ray that the driver cannot do without."""
+
+    name: str
+    address: str
+    port: int
+    log: str
+    patience: float = 0.0
+    """Seconds within which it may come back."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its machine says that nobody listens there; one that is slow, or cannot be reached, may be well."""
+        try:
+            socket.create_connection((self.address, self.port), timeout=2.0).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
 class RayCluster:
     """A connection to Ray, ours or somebody's, and the room that a plan takes there."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
         self._ours = False
+        self.is_local = False
+        """Whether Ray was started for this run, on this machine alone."""
         self._plan: Plan | None = None
         self._used: set[int] = set()
         """The plan's nodes that run processes."""
@@ -56,6 +86,9 @@ class RayCluster:
         """Placement groups, by the plan's nodes."""
         self._cpus: dict[int, float] = {}
         """What each process of a plan's node asks for, wherever they are by now."""
+        self._pillars: list[_Pillar] = []
+        self._checked = 0.0
+        self._gone_since: dict[_Pillar, float] = {}
         self.nodes: list[RayNode] = []
 
     def __enter__(self) -> RayCluster:
@@ -73,6 +106,7 @@ class RayCluster:
         except ConfigError:
             self.__exit__()
             raise
+        self._pillars = self._found_pillars(self.nodes[0])
         return self
 
     def _connect(self) -> None:
@@ -81,6 +115,7 @@ class RayCluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         settings = self._settings
         address = settings.address or os.environ.get("RAY_ADDRESS") or ("local" if settings.num_nodes == 1 else "auto")
+        self.is_local = address == "local"
         try:
             _knock(address, settings.wait_seconds)
             ray.init(
@@ -113,7 +148,7 @@ class RayCluster:
 
         if not ray.is_initialized():
             return
-        for group in self._groups.values():
+        for group in self._groups.values() if self.own_loss() is None else ():
             remove_placement_group(group)
         self._groups.clear()
         if self._ours:
@@ -178,10 +213,50 @@ class RayCluster:
 
     # -- losses -------------------------------------------------------------------------------------------------------
 
+    def _found_pillars(self, home: RayNode) -> list[_Pillar]:
+        """Return those without whom a driver can do nothing: its own node, and the head of the cluster."""
+        import ray
+        from ray._private.worker import _global_node
+
+        logs = Path(_global_node.get_logs_dir_path() if _global_node else "/tmp/ray/session_latest/logs")
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        raylet, head = "the raylet (Ray's process on this machine)", "the GCS (the head of Ray's cluster)"
+        return [
+            _Pillar(raylet, home.address, home.port, str(logs / "raylet.out")),
+            # Others may have made theirs to be started again; Ray ends this process after a minute without it.
+            _Pillar(head, host.strip("[]"), int(port), str(logs / "gcs_server.out"), 0.0 if self.is_local else 30.0),
+        ]
+
+    def check(self) -> None:
+        """Raise where Ray itself is gone here; Ray takes half a minute to notice, and then may end the process."""
+        lost = self.own_loss()
+        if lost is not None:
+            raise lost
+
+    def check_at_times(self) -> None:
+        """Check, unless that was done a moment ago."""
+        if time.monotonic() - self._checked > _SECONDS_BETWEEN_CHECKS:
+            self.check()
+            self._checked = time.monotonic()
+
+    def own_loss(self) -> RayLost | None:
+        """Return what of Ray is gone without which nothing can be asked or started from here."""
+        now = time.monotonic()
+        self._gone_since = {p: self._gone_since.get(p, now) for p in self._pillars if p.is_gone}
+        gone = next((pillar for pillar, since in self._gone_since.items() if now - since >= pillar.patience), None)
+        if gone is None:
+            return None
+        return RayLost(
+            f"{gone.name} at {gone.address}:{gone.port} died, and the run ends with it",
+            why="a signal ended it: SIGKILL where memory ran out (usual cause) or someone sent it",
+            log=gone.log,
+        )
+
     def lost(self) -> list[int]:
         """Return which of the plan's nodes are gone."""
         deadline = time.monotonic() + _DETECTION_SECONDS
         while True:
+            self.check()
             alive = {node.id for node in living_nodes()}
             silent = [node for node in self._used if self.nodes[node].id in alive and not self.nodes[node].answers]
             # Ray takes a few seconds to believe it, and would start processes there until then.

@@ -41,7 +41,7 @@ class PlacedCrew:
     ) -> None:
         config = settings.config
         self._config, self._plan, self._folder, self._cluster = config, plan, folder, cluster
-        self._waiting = Waiting(interrupts)
+        self._waiting = Waiting(interrupts, cluster.check_at_times)
         path = folder.path.absolute()
         self._rollouts = Rollouts(cluster, plan, config, path, self._waiting)
         self._learners = LearnerGroup(cluster, plan, config, path / "checkpoints", self._waiting)

@@ -57,6 +57,10 @@ class LearnersLost(ProcessLost):
     """Who learns is gone: training goes on from the last checkpoint."""
 
 
+class RayLost(ProcessLost):
+    """Ray itself is gone from this machine: whoever still runs cannot be reached from here."""
+
+
 def cause_of(error: BaseException, was: Whereabouts, *, node_lost: bool) -> ProcessLost:
     """Say why a process ended, as far as anybody knows."""
     what = f"{was.name} (process {was.pid} at {was.address}) died"

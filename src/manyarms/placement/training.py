@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -23,10 +23,10 @@ from manyarms.learning.training import train as train_here
 from manyarms.placement.cluster import RayCluster
 from manyarms.placement.driver import PlacedCrew
 from manyarms.placement.environments import Totals
-from manyarms.placement.faults import LearnersLost, never_began
+from manyarms.placement.faults import LearnersLost, RayLost, never_began
 from manyarms.placement.plan import Plan, plan
 from manyarms.placement.topology import Node, cluster_from
-from manyarms.reporting.console import lined_up
+from manyarms.reporting.console import lined_up, say
 from manyarms.reporting.live import forget_earlier
 from manyarms.simulators.registry import UnknownSimulator, resolve
 
@@ -39,7 +39,7 @@ def train(settings: Settings, *, resume: bool = False) -> TrainResult:
     found = lacks(config)
     if _is_elsewhere(config):
         for lack in found:
-            print(f"warning: on this machine it would fail: {lack}", file=sys.stderr)
+            say(f"warning: on this machine it would fail: {lack}", stderr=True)
     else:
         refuse(found, config)
     if not config.cluster.placed:
@@ -116,17 +116,32 @@ def _train_placed(settings: Settings, resume: bool) -> TrainResult:
                 return _run(run, crew, folder, start, config.cluster.max_restarts)
             except Stopped:
                 raise KeyboardInterrupt from None  # before there was anything to keep
-            except RayError as error:
-                raise never_began(error) from error
+            except (RayLost, RayError, OSError) as error:
+                # Without Ray whatever is asked fails in its own way.
+                lost = error if isinstance(error, RayLost) else cluster.own_loss()
+                if lost is not None:
+                    raise _with_a_way_on(lost, folder, cluster) from error
+                if isinstance(error, RayError):
+                    raise never_began(error) from error
+                raise
+
+
+def _with_a_way_on(lost: RayLost, folder: RunFolder, cluster: RayCluster) -> RayLost:
+    """Say what is left of a run, and the command that goes on with it."""
+    checkpoint, config = latest(folder.checkpoints), folder.path / "config.yaml"
+    begun = shlex.join(["manyarms", "train", str(config), "--resume"])
+    command = begun if config.exists() else "the same command with --resume"
+    left = f"goes on from {checkpoint}" if checkpoint else "begins anew, for there is no checkpoint yet"
+    steps = [] if cluster.is_local else ["start Ray again on this machine: `ray stop`, then `ray start`"]
+    return RayLost(lost.what, why=lost.why, do="\n".join([*steps, f"{command}   # {left}"]), log=lost.log)
 
 
 def _tell(found: Plan) -> None:
     """Say which process goes where, before any is started."""
     for warning in found.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", stderr=True)
     title, rows, header = found.table()
-    for line in [title, *lined_up(rows, header)]:
-        print(line, file=sys.stderr, flush=True)
+    say(title, *lined_up(rows, header), stderr=True)
 
 
 def _run(run: Run, crew: PlacedCrew, folder: RunFolder, start: Path | None, most: int) -> TrainResult:

@@ -16,8 +16,9 @@ _SECONDS = 0.2
 class Waiting:
     """Waits for references; `heard` takes those of others that are ready meanwhile."""
 
-    def __init__(self, interrupts: Interrupts) -> None:
-        self._interrupts = interrupts
+    def __init__(self, interrupts: Interrupts, check: Callable[[], None] = lambda: None) -> None:
+        """`check` raises where nothing can come any more."""
+        self._interrupts, self._check = interrupts, check
         self._stoppable = False
         self.others: Callable[[], Sequence[Any]] = list
         """Returns what else may be ready."""
@@ -42,6 +43,7 @@ class Waiting:
         while not done():
             if self._stoppable and self._interrupts.stop is not None:
                 raise Stopped
+            self._check()
             others = list(self.others())
             pending = [*others, *wanted()]
             if not pending:

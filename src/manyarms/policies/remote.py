@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shlex
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,16 @@ API_KEY = "MANYARMS_API_KEY"
 
 _TOO_BIG = 1009  # the close code of RFC 6455
 
+#: Bytes of an answer, and characters of an error: a server is a stranger.
+_LONGEST_ANSWER = 1 << 28
+_LONGEST_ERROR = 2000
+
+#: What a field of an observation is made of.
+_DTYPES = {np.dtype(kind).name for kind in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"}
+
+#: Actions at a time.
+_LONGEST_CHUNK = 1 << 16
+
 
 class Link:
     """One connection to a server, opened when first used and once more when it drops."""
@@ -48,7 +59,11 @@ class Link:
                 raise ConfigError(f"there is no host {urlsplit(self.url).hostname!r}", why=str(error)) from error
             except InvalidStatus as error:
                 if error.response.status_code < 500:
-                    raise ConfigError(f"{self.url} refuses us", why=str(error), do=f"is {API_KEY} right?") from error
+                    said = (error.response.body or b"").decode(errors="replace").strip()[:_LONGEST_ERROR]
+                    do = "" if said else f"is {API_KEY} right?"
+                    raise ConfigError(
+                        f"the server at {self.url} refuses us", why=": ".join(filter(None, [str(error), said])), do=do
+                    ) from error
                 last: Exception = error
             except (OSError, InvalidHandshake, ConnectionClosed) as error:
                 last = error
@@ -80,7 +95,7 @@ class Link:
             except ConnectionClosed as again:
                 raise RolloutError(f"the connection to {self.url} dropped twice", why=str(again)) from again
         if isinstance(answer, str):
-            raise RolloutError(f"the policy server at {self.url} reports an error", why=answer)
+            raise RolloutError(f"the policy server at {self.url} reports an error", why=answer[:_LONGEST_ERROR])
         return _unpacked(answer, self.url)
 
     def close(self) -> None:
@@ -103,7 +118,7 @@ class Link:
                     self.url,
                     sock=plain,
                     compression=None,
-                    max_size=None,
+                    max_size=_LONGEST_ANSWER,
                     open_timeout=max(seconds, 0.1),
                     close_timeout=2.0,
                     ping_interval=None,
@@ -142,9 +157,9 @@ def _unpacked(data: bytes, url: str) -> dict[str, Any]:
     try:
         value = unpack(data)
     except ValueError as error:
-        raise RolloutError(f"the answer of {url} cannot be read", why=str(error)) from error
+        raise RolloutError(f"the answer of the server at {url} cannot be read", why=str(error)) from error
     if not isinstance(value, dict):
-        raise RolloutError(f"{url} answered with a {type(value).__name__}, not a dict")
+        raise RolloutError(f"the server at {url} answered with a {type(value).__name__}, not a dict")
     return value
 
 
@@ -191,6 +206,7 @@ class RemotePolicy:
     def _agree(self, metadata: dict[str, Any], chosen: Mapping[str, str]) -> None:
         """Settle what is sent, by what the server says about itself."""
         spec = self._spec
+        _check_metadata(metadata)
         self.metadata = metadata
         """What the server says about itself."""
         self.chunk: int = metadata.get("chunk") or 1
@@ -233,12 +249,11 @@ class RemotePolicy:
             for i in part
         ]
         answers = self._ask({"batch": rows, "extras": True}).get("batch")
-        if not isinstance(answers, list) or len(answers) != len(rows):
-            raise RolloutError(f"the server answered {len(rows)} rows with {str(answers)[:200]}")
-        extras = [name for name in answers[0] if name != "actions"]
-        return ActionChunk(
-            self._actions(answers), {name: np.stack([answer[name] for answer in answers]) for name in extras}
-        )
+        if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
+            raise RolloutError(f"the server answered {len(rows)} rows with {answers!r:.200}")
+        if len(answers) != len(rows):
+            raise RolloutError(f"the server answered {len(rows)} rows with {len(answers)}")
+        return ActionChunk(self._actions(answers), _extras(answers))
 
     def _act_apart(self, observations: Observations) -> ActionChunk:
         """Send every row in a message of its own."""
@@ -262,22 +277,68 @@ class RemotePolicy:
 
     def _actions(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """Return every row's actions [R, K, …] by name, of the shapes that the simulator takes."""
-        found = [answer.get("actions") for answer in answers]
-        named: list[Mapping[str, Any]] = [one if isinstance(one, Mapping) else {"": one} for one in found]
-        for actions in named:
+        given = [answer.get("actions") for answer in answers]
+        named: list[Mapping[str, Any]] = [one if isinstance(one, Mapping) else {"": one} for one in given]
+        found = [{name: _array(actions.get(name, ())) for name in self._spec.actions} for actions in named]
+        for actions in found:
             for name, field in self._spec.actions.items():
-                shape = np.shape(actions.get(name, ()))
-                if len(shape) != 1 + len(field.shape) or shape[1:] != field.shape or shape[0] < 1:
-                    label = f"actions {name!r}" if name else "actions"
+                array, label = actions[name], f"actions {name!r}" if name else "actions"
+                if array.ndim != 1 + len(field.shape) or array.shape[1:] != field.shape or len(array) < 1:
                     wanted = " × ".join(map(str, ("K", *field.shape)))
                     raise RolloutError(
-                        f"the server's {label} have shape {shape}, but the simulator takes {wanted}",
-                        why=f"its answer has {', '.join(map(str, answers[0]))}",
+                        f"the server's {label} have shape {array.shape}, but the simulator takes {wanted}",
+                        why=f"its answer has {', '.join(map(str, answers[0])):.200}",
                     )
-        lengths = {len(actions[name]) for actions in named for name in self._spec.actions}
+                if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+                    raise RolloutError(f"the server's {label} are not finite numbers")
+        lengths = {len(actions[name]) for actions in found for name in self._spec.actions}
         if len(lengths) > 1:
             raise RolloutError(f"the server gave chunks of different lengths: {sorted(lengths)}")
-        return {name: np.stack([actions[name] for actions in named]) for name in self._spec.actions}
+        return {name: np.stack([actions[name] for actions in found]) for name in self._spec.actions}
+
+
+def _array(value: Any) -> np.ndarray:
+    """Return what a server gave as an array; what is none becomes numbers, or an error."""
+    try:
+        return value if isinstance(value, np.ndarray) else np.asarray(value, np.float64)
+    except (ValueError, TypeError) as error:
+        raise RolloutError("the server's actions are no array", why=str(error)) from None
+
+
+def _extras(answers: Sequence[Mapping[Any, Any]]) -> dict[str, np.ndarray]:
+    """Return what else the server says of every row, by name."""
+    names = [name for name in answers[0] if name != "actions"]
+    found: dict[str, np.ndarray] = {}
+    for name in names:
+        row = [answer.get(name) for answer in answers]
+        arrays = [np.asarray(one) for one in row if isinstance(one, np.ndarray | np.generic | int | float)]
+        if not isinstance(name, str) or len(arrays) < len(row) or len({array.shape for array in arrays}) > 1:
+            raise RolloutError(f"the server gave extras {name!r:.100} that are not alike for all rows")
+        found[name] = np.stack(arrays)
+    return found
+
+
+def _check_metadata(metadata: Mapping[Any, Any]) -> None:
+    """Raise where a server does not describe itself as ours do; of other servers only `chunk` counts."""
+    chunk, fields = metadata.get("chunk"), metadata.get("fields")
+    known = {"chunk": chunk is None or (type(chunk) is int and 0 <= chunk <= _LONGEST_CHUNK)}
+    if metadata.get("batch"):
+        room = metadata.get("max_message", 1)
+        known["fields"] = fields is None or (isinstance(fields, dict) and all(map(_is_field, fields.items())))
+        known["max_message"] = type(room) is int and room > 0
+        known["needs"] = isinstance(metadata.get("needs") or {}, dict)
+    for name, good in known.items():
+        if not good:
+            raise ConfigError(f"the server describes itself with {name}: {metadata[name]!r:.200}, which cannot be")
+
+
+def _is_field(item: tuple[Any, Any]) -> bool:
+    """Return whether a server says of a field what ours do."""
+    name, field = item
+    if not isinstance(name, str) or not isinstance(field, dict):
+        return False
+    shape, dtype = field.get("shape"), field.get("dtype")
+    return isinstance(shape, list) and isinstance(dtype, str) and dtype in _DTYPES
 
 
 def _identified(episode: EpisodeId) -> bytes:
@@ -314,7 +375,7 @@ def _check_fit(spec: Spec, names: Mapping[str, str], metadata: Mapping[str, Any]
     layout, needs = spec.layout(), metadata.get("needs") or {}
     do = "serve the policy for the same simulator, with the same options"
     if needs:
-        do = f"give the simulator --options {' '.join(f'{name}={value}' for name, value in needs.items())}"
+        do = "give the simulator --options " + shlex.join(f"{name}={value}" for name, value in needs.items())
     for ours, theirs in names.items():
         field, wanted = layout.get(ours), metadata["fields"][theirs]
         if field is None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from manyarms.errors import printable
+from manyarms.reporting.console import console_of, say
 from manyarms.reporting.notebook import Cell
 from manyarms.reporting.results import wilson
 from manyarms.reporting.showing import Table as Rows
@@ -36,7 +36,7 @@ class TrainingBoard:
         self._cell: Cell | None = None
 
     def __enter__(self) -> TrainingBoard:
-        console = Console(file=sys.stderr)
+        console = console_of(stderr=True)
         if self._silent:
             return self
         if console.is_jupyter:
@@ -61,9 +61,9 @@ class TrainingBoard:
         if self._silent:
             return
         if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
+            self._live.console.print(printable(line), highlight=False)
         else:  # what goes to stderr looks like a fault in a notebook
-            print(line, file=sys.stdout if self._cell is not None else sys.stderr, flush=True)
+            say(line, stderr=self._cell is None)
 
     def recorded(self, folder: Path) -> None:
         """Say how to look on from elsewhere; in a notebook the run is in its cell."""

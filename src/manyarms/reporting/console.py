@@ -7,24 +7,39 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from manyarms.errors import printable
 from manyarms.reporting.notebook import Cell, progress_bar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Without a terminal, how often a line of progress is worth printing.
 _SECONDS_BETWEEN_LINES = 10.0
 
 
+def console_of(*, stderr: bool = False) -> Console:
+    """Return a console that takes no words for commands: manyarms[torch] is no style, :bell: no picture."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False)
+
+
+def say(*lines: str, stderr: bool = False) -> None:
+    """Print lines; words of others in them cannot steer the terminal."""
+    print(printable("\n".join(lines)), file=sys.stderr if stderr else sys.stdout, flush=True)
+
+
 def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
     """Print rows, under a title if there is one."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False)  # manyarms[torch] is no style
+    console = console_of()
     if not console.is_terminal:
-        for line in [title] * bool(title) + lined_up(rows, header):
-            print(line)
+        say(*[title] * bool(title), *lined_up(rows, header))
         return
+    title, header, rows = printable(title), _printable(header), [_printable(row) for row in rows]
     drawn = Table(title=title or None, title_justify="left", title_style="bold", show_header=bool(header))
     for column in header or [""] * len(rows[0]):
         drawn.add_column(column)
@@ -35,20 +50,22 @@ def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ())
 
 def lined_up(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> list[str]:
     """Return rows as lines, each column as wide as its widest word."""
-    lines = [list(header), *rows] if header else [*rows]
+    lines = [_printable(line) for line in ([header, *rows] if header else rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
     return ["  " + "  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _printable(words: Sequence[str]) -> list[str]:
+    return [printable(word) for word in words]
 
 
 class Scoreboard:
     """Successes by task while they come in: a live table in a terminal, a bar in a notebook, else a line at times."""
 
     def __init__(self, total: int) -> None:
-        from rich.console import Console
-
         self._total = total
         self._scores: dict[str, list[int]] = {}
-        self._console = Console(stderr=True, markup=False)
+        self._console = console_of(stderr=True)
         self._live: Any = None
         self._cell: Cell | None = None
         self._printed = time.monotonic()
@@ -83,7 +100,7 @@ class Scoreboard:
         for column in ("task", "solved", "success"):
             drawn.add_column(column)
         for task, (won, played) in self._scores.items():
-            drawn.add_row(task, f"{won} / {played}", f"{100 * won / played:.0f} %")
+            drawn.add_row(printable(task), f"{won} / {played}", f"{100 * won / played:.0f} %")
         return drawn
 
     def __exit__(
@@ -98,9 +115,7 @@ class Scoreboard:
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
     """Give a function that takes how many more are done, and a word on how it goes."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = console_of(stderr=True)
     if console.is_jupyter:
         yield from _written_over(label, total)
     elif console.is_terminal:
@@ -109,12 +124,13 @@ def progress(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
         yield _lines(label, total)
 
 
-def _bar(console: object, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+def _bar(console: Console, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as bar:  # type: ignore[arg-type]
-        task = bar.add_task(label, total=total, note="")
+    words = [TextColumn(each, markup=False) for each in ("{task.description}", "{task.fields[note]}")]
+    columns = (words[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), words[1])
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(printable(label), total=total, note="")
         done = 0
         drawn = 0.0
 
@@ -124,7 +140,7 @@ def _bar(console: object, label: str, total: int) -> Iterator[Callable[[int, str
             # A fast simulator makes ten thousand calls a second; drawing each would be what is measured.
             if time.monotonic() - drawn > 0.1 or done >= total:
                 drawn = time.monotonic()
-                bar.update(task, completed=done, note=note)
+                bar.update(task, completed=done, note=printable(note))
 
         yield advance
 
@@ -153,6 +169,6 @@ def _lines(label: str, total: int) -> Callable[[int, str], None]:
         done += count
         if time.monotonic() - printed > _SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
-            print(f"{label}: {done} of {total} {note}", file=sys.stderr, flush=True)
+            say(f"{label}: {done} of {total} {note}", stderr=True)
 
     return advance

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Point
+from manyarms.reporting.reading import document, is_count, number
 from manyarms.reporting.results import wilson
 from manyarms.reporting.trackers import read_lines, read_metrics
 
@@ -27,11 +27,15 @@ class Score:
     mean_length: float
 
     @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Score:
-        won, played = int(known.get("successes") or 0), int(known.get("episodes") or 0)
-        low, high = known.get("interval") or wilson(won, played)
-        length = known.get("mean_length")
-        return cls(won, played, (float(low), float(high)), math.nan if length is None else float(length))
+    def of(cls, known: object) -> Score | None:
+        """Return a score as it was written down; None for what is none, or of no episodes."""
+        if not isinstance(known, Mapping):
+            return None
+        won, played = known.get("successes") or 0, known.get("episodes") or 0
+        if not is_count(won) or not is_count(played) or not won <= played > 0:
+            return None
+        length = number(known.get("mean_length"))
+        return cls(won, played, wilson(won, played), math.nan if length is None else length)
 
     @classmethod
     def sum(cls, scores: Sequence[Score]) -> Score:
@@ -69,29 +73,29 @@ class Run:
         for line in read_metrics(folder):
             for name, value in line.items():
                 if name != "step" and (value is None or isinstance(value, int | float)):
-                    gathered.setdefault(name, {})[line["step"]] = math.nan if value is None else float(value)
-        evaluations = {}
-        for line in read_lines(folder / "evaluations.jsonl"):
-            scores = {task: Score.of(known) for task, known in (line.get("tasks") or {}).items()}
-            evaluations[line["step"]] = {task: score for task, score in scores.items() if score.episodes}
-        evaluations = {step: evaluations[step] for step in sorted(evaluations) if evaluations[step]}
+                    found = number(value)
+                    gathered.setdefault(name, {})[line["step"]] = math.nan if found is None else float(found)
+        evaluations = read_evaluations(folder)
         steps = {step for values in gathered.values() for step in values} | set(evaluations)
         if not steps:
             raise ConfigError(f"{folder} holds no training run", why="it has neither metrics nor evaluations")
-        series = {
-            name: [(step, value if math.isfinite(value) else math.nan) for step, value in sorted(values.items())]
-            for name, values in gathered.items()
-        }
-        try:
-            facts = json.loads(_text(folder / "run.json") or "{}")
-        except ValueError:
-            facts = {}
-        known = facts if isinstance(facts, dict) else {}
-        return cls(folder, known, _text(folder / "config.yaml"), series, evaluations, min(steps), max(steps))
+        series = {name: sorted(values.items()) for name, values in gathered.items()}
+        facts = document(folder / "run.json")
+        return cls(folder, facts, _text(folder / "config.yaml"), series, evaluations, min(steps), max(steps))
 
     def latest(self, name: str) -> float:
         """Return the last value of a metric that is one."""
         return next((value for _, value in reversed(self.series.get(name, ())) if math.isfinite(value)), math.nan)
+
+
+def read_evaluations(folder: Path) -> dict[int, dict[str, Score]]:
+    """Return the scores of a run by step and task."""
+    found: dict[int, dict[str, Score]] = {}
+    for line in read_lines(folder / "evaluations.jsonl"):
+        tasks = line.get("tasks")
+        scores = {task: Score.of(known) for task, known in tasks.items()} if isinstance(tasks, dict) else {}
+        found[line["step"]] = {task: score for task, score in scores.items() if score is not None}
+    return {step: found[step] for step in sorted(found) if found[step]}
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from manyarms.reporting.console import lined_up, table
+from manyarms.errors import printable
+from manyarms.reporting.console import lined_up, say, table
 
 #: Colours and sizes are the notebook's own, so that one table suits light and dark.
 _CELL = "text-align:left;padding:2px 16px 2px 0;border:0;background:none"
@@ -42,11 +43,11 @@ class Shown(ABC):
     def show(self) -> None:
         """Print it, with tables drawn where there is a terminal."""
         telling = self.told()
-        print(telling.headline)
+        say(telling.headline)
         for part in telling.tables:
             table(part.title, part.rows, part.header)
         for note in telling.notes:
-            print(note)
+            say(note)
 
     def __repr__(self) -> str:
         telling = self.told()
@@ -54,7 +55,7 @@ class Shown(ABC):
         for part in telling.tables:
             lines += [part.title] if part.title else []
             lines += lined_up(part.rows, part.header)
-        return "\n".join([*lines, *telling.notes])
+        return printable("\n".join([*lines, *telling.notes]))
 
     def _repr_html_(self) -> str:
         telling = self.told()

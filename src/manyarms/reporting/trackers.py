@@ -10,7 +10,6 @@ import math
 import netrc
 import os
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,8 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from manyarms.errors import ConfigError, did_you_mean
+from manyarms.reporting.console import say
+from manyarms.reporting.reading import is_count, parsed
 from manyarms.reporting.writing import not_written, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
@@ -83,7 +84,7 @@ class Trackers:
             try:
                 act(view)
             except Exception as error:  # noqa: BLE001 (whatever a service raises, training must not end by it)
-                _say(f"{name} failed and is left out from here on ({error}); {self._path} has all metrics")
+                say(f"{name} failed and is left out from here on ({error}); {self._path} has all metrics", stderr=True)
                 del self._views[name]
 
     def close(self) -> None:
@@ -170,17 +171,16 @@ def drop_after(path: Path, step: int) -> None:
 
 
 def _whole_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        texts = path.read_text(errors="replace").split("\n")
-    except FileNotFoundError:
+    if not path.is_file():  # nor a pipe that nobody writes to
         return []
+    texts = path.read_text(errors="replace").split("\n")
     found = []
     for text in texts:
         try:
-            line = json.loads(text)
+            line = parsed(text)
         except ValueError:
             continue  # cut short by the end of its run
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
+        if isinstance(line, dict) and is_count(line.get("step")):
             found.append((text, line))
     return found
 
@@ -348,7 +348,7 @@ def _online_or_not(name: str, key: bool, url: str, login: str) -> str:
     if key and _reachable(url):
         return "online"
     reason = f"{url} cannot be reached" if key else f"there is no API key ({login})"
-    _say(f"{name} works offline: {reason}")
+    say(f"{name} works offline: {reason}", stderr=True)
     return "offline"
 
 
@@ -358,7 +358,7 @@ def _online_if_it_works(name: str, mode: str, begin: Callable[[str], Any]) -> An
         try:
             return begin(mode)
         except Exception as error:  # noqa: BLE001 (whatever a service raises, training must not end by it)
-            _say(f"{name} works offline: {error}")
+            say(f"{name} works offline: {error}", stderr=True)
     try:
         return begin("offline" if mode == "online" else mode)
     except ValueError as error:
@@ -387,7 +387,3 @@ def _reachable(url: str) -> bool:
     thread.start()
     thread.join(_PATIENCE)
     return answered.is_set()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

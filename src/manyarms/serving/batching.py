@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from manyarms.errors import RolloutError
-from manyarms.policies.base import Observations, Policy
+from manyarms.errors import RolloutError, printable
+from manyarms.policies.base import ActionChunk, Observations, Policy
 from manyarms.serving.config import ServerConfig, ServerCounts
 from manyarms.serving.requests import Client, Row
 
@@ -40,6 +40,15 @@ class _Waiting:
     row: Row
     decision: asyncio.Future[Decision]
     since: float = field(default_factory=time.monotonic)
+
+    def tell(self, outcome: Decision | RolloutError) -> None:
+        """Give whoever waits the outcome."""
+        if self.decision.done():  # its client has gone
+            return
+        if isinstance(outcome, RolloutError):
+            self.decision.set_exception(outcome)
+        else:
+            self.decision.set_result(outcome)
 
 
 class Batcher:
@@ -110,7 +119,7 @@ class Batcher:
         else:
             _tell(batch, outcome)
 
-    async def _ask(self, batch: Sequence[_Waiting]) -> list[Decision] | RolloutError:
+    async def _ask(self, batch: Sequence[_Waiting]) -> list[Decision | RolloutError] | RolloutError:
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
         call = self._thread.submit(_act, self._policy, [one.row for one in batch])
@@ -118,9 +127,9 @@ class Batcher:
         await done.wait()
         error = call.exception()
         if error is not None:
-            told = "".join(traceback.format_exception(error))
-            print(f"the policy failed on {len(batch)} rows:\n{told}", file=sys.stderr)
-            return RolloutError("the policy failed", why=told)
+            say(f"the policy failed on {len(batch)} rows:\n{''.join(traceback.format_exception(error))}")
+            # What it says may name files of this machine.
+            return RolloutError("the policy failed", why=f"{type(error).__name__}; the server's own output tells more")
         self._counts.batches += 1
         self._counts.rows += len(batch)
         self._counts.largest_batch = max(self._counts.largest_batch, len(batch))
@@ -128,18 +137,18 @@ class Batcher:
         return decisions
 
 
-def _tell(batch: Sequence[_Waiting], outcome: list[Decision] | RolloutError) -> None:
+def say(text: str) -> None:
+    """Tell the owner of the server; words of clients in it cannot steer the terminal."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def _tell(batch: Sequence[_Waiting], outcome: list[Decision | RolloutError] | RolloutError) -> None:
     for i, one in enumerate(batch):
-        if one.decision.done():  # its client has gone
-            continue
-        if isinstance(outcome, RolloutError):
-            one.decision.set_exception(outcome)
-        else:
-            one.decision.set_result(outcome[i])
+        one.tell(outcome if isinstance(outcome, RolloutError) else outcome[i])
 
 
-def _act(policy: Policy, rows: Sequence[Row]) -> tuple[int, list[Decision]]:
-    """Return K and what the policy chose for each row."""
+def _act(policy: Policy, rows: Sequence[Row]) -> tuple[int, list[Decision | RolloutError]]:
+    """Return K and what the policy chose for each row; actions that no robot can carry out are an error."""
     observations = Observations(
         {name: np.stack([row.fields[name] for row in rows]) for name in rows[0].fields},
         [row.text for row in rows],
@@ -151,9 +160,16 @@ def _act(policy: Policy, rows: Sequence[Row]) -> tuple[int, list[Decision]]:
     timing = {"infer_ms": 1000 * (time.monotonic() - began), "batch_rows": len(rows)}
     if len(chunk) != len(rows):
         raise RolloutError(f"the policy gave {len(chunk)} chunks of actions for {len(rows)} rows")
-    return chunk.length, [
-        Decision(_row_of(chunk.actions, i), _row_of(chunk.extras, i), timing) for i in range(len(rows))
-    ]
+    return chunk.length, [_decision(chunk, i, timing) for i in range(len(rows))]
+
+
+def _decision(chunk: ActionChunk, index: int, timing: Mapping[str, float]) -> Decision | RolloutError:
+    actions = _row_of(chunk.actions, index)
+    if not all(np.isfinite(array).all() for array in actions.values()):
+        return RolloutError(
+            "the policy chose actions that are not finite", why="its weights or this observation are off"
+        )
+    return Decision(actions, _row_of(chunk.extras, index), timing)
 
 
 def _row_of(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:

@@ -21,6 +21,8 @@ class ServerConfig:
     """How long the first request of a batch waits for others; nobody waits once every client has asked."""
     max_message_mb: float = 256.0
     """Longer messages are refused."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names that clients may call this server by; `*` is any."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

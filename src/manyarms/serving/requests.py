@@ -17,6 +17,9 @@ from manyarms.workers.wire import decode
 #: Words of the protocol, which no observation field can be called.
 RESERVED = ("batch", "episode", "extras", "prompt", "step")
 
+#: Characters of an instruction.
+_LONGEST_PROMPT = 100_000
+
 _EPISODE_WORDS = ("task", "seed", "init_state", "index")
 
 
@@ -66,9 +69,11 @@ class Reader:
         text = given.get("prompt", "")
         if not isinstance(text, str):
             raise ConfigError(f"'prompt' must be text, this is {type(text).__name__}")
+        if len(text) > _LONGEST_PROMPT:
+            raise ConfigError(f"'prompt' must not be longer than {_LONGEST_PROMPT} characters")
         step = given.get("step", client.requests - 1)
-        if not _is_count(step):
-            raise ConfigError(f"'step' must be a number of actions, this is {step!r}")
+        if not _is_count(step) or step > np.iinfo(np.int64).max:
+            raise ConfigError(f"'step' must be a number of actions below 2^63, this is {step!r:.100}")
         episode = _episode(given["episode"]) if "episode" in given else EpisodeId(seed=client.number, index=index)
         arrays = flatten({name: value for name, value in given.items() if name not in RESERVED})
         return Row({name: _field(name, f, arrays) for name, f in self.fields.items()}, text, episode, int(step))
@@ -85,15 +90,23 @@ def _field(name: str, wanted: Field, given: Mapping[str, Any]) -> np.ndarray:
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         fits = array.dtype == dtype
-    else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise ConfigError(f"{label} is no array", why=str(error)) from None
+    elif _has_shape(value, wanted.shape):
+        array = np.asarray(value)
         fits = np.can_cast(array.dtype, dtype, "same_kind")  # plain numbers have no dtype of their own
+    else:
+        raise ConfigError(f"{label} is no {wanted.shape} array of {dtype}, but a {type(value).__name__}")
     if array.shape != wanted.shape or not fits:
         raise ConfigError(f"{label} is {array.shape} {array.dtype}, but the policy expects {wanted.shape} {dtype}")
+    if not np.isfinite(array).all():
+        raise ConfigError(f"{label} has values that are not finite", why="no policy can make anything of NaN")
     return array.astype(dtype, copy=False)
+
+
+def _has_shape(value: Any, shape: Sequence[int]) -> bool:
+    """Return whether lists in lists of numbers are an array of a shape, before NumPy claims memory for one."""
+    if not shape:
+        return isinstance(value, bool | int | float)
+    return isinstance(value, list) and len(value) == shape[0] and all(_has_shape(part, shape[1:]) for part in value)
 
 
 def _episode(value: Any) -> EpisodeId:
@@ -101,7 +114,7 @@ def _episode(value: Any) -> EpisodeId:
     if isinstance(value, bytes):
         try:
             value = decode(value)
-        except (ValueError, TypeError, LookupError, RecursionError, struct.error) as error:
+        except (ValueError, TypeError, LookupError, RecursionError, OverflowError, MemoryError, struct.error) as error:
             raise ConfigError("'episode' cannot be read", why=str(error)) from None
     if not isinstance(value, dict) or any(name not in _EPISODE_WORDS for name in value):
         raise ConfigError(f"'episode' must be a dict of {', '.join(_EPISODE_WORDS)}")

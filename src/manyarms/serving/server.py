@@ -8,9 +8,8 @@ is text is an error, of that client only. Noise follows ``episode`` and ``step``
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
-import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
@@ -28,10 +27,17 @@ from manyarms import __version__
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies.base import Policy, needs_of
 from manyarms.policies.msgpack_numpy import pack, unpack
-from manyarms.serving.batching import Batcher
+from manyarms.serving.batching import Batcher, say
 from manyarms.serving.config import ServerConfig, ServerCounts
+from manyarms.serving.hosts import Hosts, is_loopback
 from manyarms.serving.requests import Client, Reader
 from manyarms.simulators.base import Spec
+
+#: Characters of an error that a client is told; what it sent is repeated there.
+_LONGEST_ERROR = 2000
+
+#: Parts of messages that are read before the last one is answered.
+_READ_AHEAD = 4
 
 
 class PolicyServer:
@@ -44,6 +50,7 @@ class PolicyServer:
         """The port it listens on, once it does."""
         self._policy, self._spec = policy, spec
         self._reader = Reader(spec, getattr(policy, "cameras", None))
+        self._hosts = Hosts(self.config.host, self.config.allowed_hosts)
         self._at_work = 0
 
     @property
@@ -93,7 +100,8 @@ class PolicyServer:
                 compression=None,
                 max_size=self.config.max_message,
                 origins=[None],  # a web page must not reach a policy on its reader's machine
-                process_request=_health_check,
+                max_queue=_READ_AHEAD,
+                process_request=self._look_at,
             )
         except OSError as error:
             raise ConfigError(
@@ -101,6 +109,13 @@ class PolicyServer:
                 why=error.strerror or str(error),
                 do="end what listens there, or choose another --port (0 picks a free one)",
             ) from error
+
+    def _look_at(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer what is no policy's to answer; None: go on."""
+        host = ", ".join(request.headers.get_all("Host"))
+        if not self._hosts.knows(host):
+            return connection.respond(HTTPStatus.FORBIDDEN, self._hosts.refusal(host) + "\n")
+        return connection.respond(HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None
 
     async def _serve_client(self, socket: ServerConnection, batcher: Batcher, stop: asyncio.Event) -> None:
         with suppress(ConnectionClosed), batcher.client() as client:
@@ -117,15 +132,23 @@ class PolicyServer:
     async def _answer(self, message: str | bytes, client: Client, batcher: Batcher) -> str | bytes:
         """Return what a client is answered: bytes, or the text of an error."""
         try:
-            request = _understood(message)
-            decisions = await batcher.decide(client, self._reader.rows(request, client))
-            answers = [decision.answer(extras=bool(request.get("extras"))) for decision in decisions]
-            answer = {"batch": answers} if "batch" in request else answers[0]
-            return pack({**answer, "server_timing": decisions[-1].timing})
+            return await self._acted(message, client, batcher)
         except (ConfigError, RolloutError) as error:
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        except Exception as error:  # noqa: BLE001 (whatever a client sends, it is told so, and no other suffers)
+            say(f"a request was not understood:\n{''.join(traceback.format_exception(error))}")
+            return f"ConfigError: the request was not understood ({type(error).__name__})"
+
+    async def _acted(self, message: str | bytes, client: Client, batcher: Batcher) -> bytes:
+        """Return what the policy chose."""
+        request = _understood(message)
+        decisions = await batcher.decide(client, self._reader.rows(request, client))
+        answers = [decision.answer(extras=bool(request.get("extras"))) for decision in decisions]
+        answer = {"batch": answers} if "batch" in request else answers[0]
+        try:
+            return pack({**answer, "server_timing": decisions[-1].timing})
         except (TypeError, ValueError) as error:
-            return f"RolloutError: what the policy chose cannot be sent: {error}"
+            raise RolloutError("what the policy chose cannot be sent", why=str(error)) from None
 
     def _metadata(self, chunk: int | None) -> dict[str, Any]:
         actions = {name: list(f.shape) for name, f in self._spec.actions.items()}
@@ -143,14 +166,9 @@ class PolicyServer:
         }
 
     def _warn_of_strangers(self) -> None:
-        host = self.config.host
-        try:
-            alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            alone = False
-        if not alone:
+        if not is_loopback(host := self.config.host):
             what = f"everyone who can reach {host or 'this machine'}:{self.port} can use this policy"
-            print(f"warning: {what}; there is no authentication", file=sys.stderr, flush=True)
+            say(f"warning: {what}; there is no authentication")
 
     # -- in a thread --------------------------------------------------------------------------------------------------
 
@@ -191,10 +209,6 @@ def _understood(message: str | bytes) -> Any:
         return unpack(message)
     except ValueError as error:
         raise ConfigError("a request cannot be read", why=str(error)) from None
-
-
-def _health_check(connection: ServerConnection, request: Request) -> Response | None:
-    return connection.respond(HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None
 
 
 __all__ = ["PolicyServer", "ServerConfig", "ServerCounts"]

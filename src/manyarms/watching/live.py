@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from manyarms.reporting.reading import content, number, parsed
 from manyarms.watching.tail import Pulse
 
 #: Seconds of silence after which a process is probably dead.
@@ -62,7 +62,7 @@ class LiveFiles:
             stamp = (found.st_mtime_ns, found.st_size)
             age = time.time() - found.st_mtime
             if stamp != known.stamp:
-                known.document, known.stamp = _checked(path.stem, json.loads(path.read_bytes())), stamp
+                known.document, known.stamp = _checked(path.stem, parsed(content(path))), stamp
         except (OSError, ValueError):
             stamp, age = known.stamp, 0.0
         silent = known.pulse.silence(stamp, age)
@@ -90,13 +90,13 @@ def _checked(name: str, document: Any) -> dict[str, Any]:
         if isinstance(row, dict)
     ]
     words = {key: str(document[key]) for key in ("host", "simulator") if isinstance(document.get(key), str)}
-    interval = document.get("interval")
+    interval = number(document.get("interval"))
     return {
         **words,
         "name": name,
         "closed": document.get("closed") is True,
         # A process that is busy writes less often.
-        "patience": max(PATIENCE, 5.0 * interval) if isinstance(interval, int | float) else PATIENCE,
+        "patience": PATIENCE if interval is None else max(PATIENCE, 5.0 * interval),
         "rows": rows,
         "sheet": _sheet(document),
     }

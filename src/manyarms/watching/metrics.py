@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from manyarms.reporting.reading import is_count, number
 from manyarms.reporting.runs import Run, seconds_by_stage
 from manyarms.reporting.trackers import CLOCKS, METRICS_FILE
 from manyarms.watching.tail import Tail
@@ -35,7 +36,7 @@ class Metrics:
         found = self._tail.read()
         if self._tail.turn != self._turn:
             self._turn, self.lines = self._tail.turn, []
-        self.lines += [_shown(line) for line in found if isinstance(line.get("step"), int)]
+        self.lines += [_shown(line) for line in found if is_count(line.get("step"))]
 
     def since(self, position: str) -> dict[str, Any]:
         """Return the lines after a position that an earlier answer gave; all of them if it means nothing any more."""
@@ -93,8 +94,4 @@ class Metrics:
 def _shown(line: Mapping[str, Any]) -> dict[str, float | int | None]:
     wanted = {name: value for name, value in line.items() if name in _SHOWN or name.startswith("time/")}
     wanted |= {name: line.get(name) for name in ("step", *CLOCKS)}
-    return {name: value if _is_number(value) else None for name, value in wanted.items()}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return {name: number(value) for name, value in wanted.items()}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import gzip
-import ipaddress
 import json
 import re
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from manyarms.errors import ConfigError
+from manyarms.serving.hosts import Hosts, is_loopback
 from manyarms.watching import folders
 from manyarms.watching.state import WatchedRun
 
@@ -44,8 +45,6 @@ _OURS += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 #: A report carries script and style in itself; apart from this site, it can do nothing with what is here.
 _REPORT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; media-src 'self' data:; "
 _REPORT += "sandbox allow-scripts; frame-ancestors 'none'"
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -127,9 +126,11 @@ def _files_of_pages() -> set[str]:
 class Watcher:
     """Serves a site; `with` runs it in a thread, `serve_forever` until it is interrupted."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", port: int | None = None, allowed_hosts: Sequence[str] = ()
+    ) -> None:
         """Listen; without a port on the usual one, or on any if that is taken."""
-        self._server = _Server(Site(folder), host, port)
+        self._server = _Server(Site(folder), Hosts(host, allowed_hosts), host, port)
         self._thread: threading.Thread | None = None
 
     @property
@@ -142,7 +143,7 @@ class Watcher:
     @property
     def exposed(self) -> bool:
         """Whether other machines may reach it."""
-        return not _is_loopback(self._server.host)
+        return not is_loopback(self._server.host)
 
     def serve_forever(self) -> None:
         """Serve until an exception, such as Ctrl-C, ends it."""
@@ -165,19 +166,12 @@ class Watcher:
             self._thread.join()
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, site: Site, host: str, port: int | None) -> None:
-        self.site, self.host = site, host
+    def __init__(self, site: Site, hosts: Hosts, host: str, port: int | None) -> None:
+        self.site, self.hosts, self.host = site, hosts, host
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.allow_reuse_address = True
         for attempt in [PORT, 0] if port is None else [port]:
@@ -202,19 +196,6 @@ class _Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
-    def knows(self, host: str | None) -> bool:
-        """Return whether a request was meant for us; one by a stranger's name may come from that stranger's page."""
-        name = re.sub(r":\d*$", "", host or "").strip("[]").lower().rstrip(".")
-        if name in _LOOPBACK or name == self.host.lower():
-            return True
-        if _is_loopback(self.host):
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name in (socket.gethostname().lower(), socket.getfqdn().lower())
-        return True  # no page of others has an address of ours for its name
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):  # a page that was closed is none
             super().handle_error(request, client_address)
@@ -227,8 +208,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        if not self.server.knows(self.headers.get("Host")):
-            self._say(HTTPStatus.FORBIDDEN, "This name is not one of mine; start with --host NAME to be called so.")
+        host = ", ".join(self.headers.get_all("Host", []))
+        if not self.server.hosts.knows(host):
+            self._say(HTTPStatus.FORBIDDEN, self.server.hosts.refusal(host))
             return
         path, _, query = self.path.partition("?")
         try:
@@ -283,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _part(self, size: int) -> tuple[int, int] | None:
         """Return which bytes are asked for, from and to; None: all of them."""
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        asked = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", self.headers.get("Range", ""))
         if asked is None or asked.group(0) == "bytes=-":
             return None
         first, last = asked.groups()

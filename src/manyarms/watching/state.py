@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -10,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from manyarms.reporting.reading import content, document, is_count, number, words
 from manyarms.reporting.results import wilson
-from manyarms.reporting.runs import Score, newest_videos
-from manyarms.reporting.trackers import read_lines
+from manyarms.reporting.runs import Score, newest_videos, read_evaluations
 from manyarms.watching.folders import EVALUATION, kind_of, last_change
 from manyarms.watching.live import LiveFiles
 from manyarms.watching.metrics import Metrics
@@ -23,6 +22,9 @@ _PATIENCE = 120.0
 
 #: What a list of runs shows of each.
 _SUMMARY = ("name", "kind", "simulator", "policy", "tasks", "phase", "because", "silent", "done", "total", "success")
+
+#: Bytes of a config.
+_LONGEST_CONFIG = 1 << 20
 
 #: Videos that a page offers.
 _VIDEOS = 24
@@ -82,20 +84,20 @@ class WatchedRun:
     # -- training -----------------------------------------------------------------------------------------------------
 
     def _training(self) -> dict[str, Any]:
-        metrics, facts = self._metrics, _document(self.folder / "run.json")
+        metrics, facts = self._metrics, document(self.folder / "run.json")
         metrics.read()
         runner = self._runner_settings()
         evaluations = self._read_evaluations()
         scores = {step: Score.sum(list(tasks.values())) for step, tasks in evaluations.items()}
-        total = runner.get("max_epochs") or runner.get("max_steps")
+        tasks, total = facts.get("tasks"), runner.get("max_epochs") or runner.get("max_steps")
         last = next(reversed(evaluations.values()), {})
         return {
-            **{name: facts.get(name) for name in ("simulator", "policy", "started", "finished")},
-            "tasks": [str(task) for task in facts.get("tasks") or ()],
-            "because": facts.get("finished_because"),
+            **{name: words(facts.get(name)) for name in ("simulator", "policy", "started", "finished")},
+            "tasks": [task for task in tasks if isinstance(task, str)] if isinstance(tasks, list) else [],
+            "because": words(facts.get("finished_because")),
             "resuming": facts.get("resuming") is True,
             "done": metrics.step,
-            "total": total if isinstance(total, int) else None,
+            "total": total if is_count(total) else None,
             "seconds": metrics.latest("seconds"),
             "seconds_an_update": metrics.seconds_an_update(),
             "seconds_to_limit": self._to_limit(runner.get("max_seconds"), facts),
@@ -108,7 +110,8 @@ class WatchedRun:
 
     def _to_limit(self, limit: object, facts: Mapping[str, Any]) -> float | None:
         """Return the seconds before the run is ended by its limit, which counts from a session's first update."""
-        if not isinstance(limit, int | float):
+        limit = number(limit)
+        if limit is None:
             return None
         begun = facts.get("from_step")
         if isinstance(begun, int) and self._metrics.step <= begun:  # what is logged is of an earlier session
@@ -122,9 +125,9 @@ class WatchedRun:
             step, score = next(reversed(scores.items()))
             return {"step": step, **_told(score)}
         rate, episodes = self._metrics.latest("env/success_once"), self._metrics.latest("env/num_trajectories")
-        if rate is None:
+        if rate is None or not 0.0 <= rate <= 1.0:
             return None
-        played = round(episodes or 0)
+        played = round(max(0, episodes or 0))
         score = Score(won := round(rate * played), played, wilson(won, played), 0.0)
         return {"step": self._metrics.step, **_told(score), "rate": rate}
 
@@ -135,9 +138,9 @@ class WatchedRun:
         stamp = _stamp(path)
         if stamp != self._runner[0]:
             try:
-                config = yaml.safe_load(path.read_text(errors="replace"))
-            except (OSError, yaml.YAMLError):
-                return {}  # not whole yet
+                config = yaml.safe_load(content(path)[:_LONGEST_CONFIG])
+            except (OSError, ValueError, RecursionError, yaml.YAMLError):
+                return {}  # not whole yet, or of somebody who means no good
             runner = config.get("runner") if isinstance(config, dict) else None
             self._runner = stamp, runner if isinstance(runner, dict) else {}
         return self._runner[1]
@@ -146,21 +149,16 @@ class WatchedRun:
         path = self.folder / "evaluations.jsonl"
         stamp = _stamp(path)
         if stamp != self._evaluations[0]:
-            found = {}
-            for line in read_lines(path):
-                tasks = line.get("tasks")
-                scores = {task: Score.of(known) for task, known in tasks.items()} if isinstance(tasks, dict) else {}
-                found[line["step"]] = {task: score for task, score in scores.items() if score.episodes}
-            self._evaluations = stamp, {step: found[step] for step in sorted(found) if found[step]}
+            self._evaluations = stamp, read_evaluations(self.folder)
         return self._evaluations[1]
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
     def _evaluation(self) -> dict[str, Any]:
-        config = _document(self.folder / "config.json")
+        config = document(self.folder / "config.json")
         for path in sorted(self.folder.glob("episodes-*.jsonl")):
             for line in self._tails.setdefault(path, Tail(path)).read():
-                if isinstance(line.get("position"), int):
+                if is_count(line.get("position")):
                     self._episodes[line["position"]] = line
         groups: dict[str, list[dict[str, Any]]] = {}
         for _, line in sorted(self._episodes.items()):
@@ -171,7 +169,7 @@ class WatchedRun:
         now, done = time.monotonic(), len(self._episodes)
         began, before = self._first = self._first or (now, done)
         return {
-            **{name: config.get(name) for name in ("simulator", "policy")},
+            **{name: words(config.get(name)) for name in ("simulator", "policy")},
             "started": None,
             "finished": None,
             "because": "all episodes are in" if whole else None,
@@ -195,7 +193,7 @@ class WatchedRun:
             return len(self._episodes)
         count = len(tasks) or ("/" in str(config.get("simulator")))
         episodes = config.get("episodes")
-        return episodes * count if count and isinstance(episodes, int) else None
+        return episodes * count if count and is_count(episodes) else None
 
     # -- what both have -----------------------------------------------------------------------------------------------
 
@@ -240,7 +238,7 @@ def _left(found: Mapping[str, Any]) -> float | None:
 def _score(episodes: Iterable[Mapping[str, Any]]) -> Score:
     lengths = [episode.get("length") for episode in episodes]
     won = sum(episode.get("success") is True for episode in episodes)
-    known = [length for length in lengths if isinstance(length, int)]
+    known = [length for length in lengths if is_count(length)]
     return Score(won, len(lengths), wilson(won, len(lengths)), sum(known) / max(1, len(known)))
 
 
@@ -249,14 +247,6 @@ def _told(score: Score) -> dict[str, Any]:
     length = score.mean_length if math.isfinite(score.mean_length) else None  # NaN is no JSON
     told = {"successes": score.successes, "episodes": score.episodes, "low": low, "high": high, "length": length}
     return {**told, "rate": score.rate if score.episodes else None}
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}  # not there yet
-    return found if isinstance(found, dict) else {}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 from pathlib import Path
 from typing import Any
+
+from manyarms.reporting.reading import parsed
 
 #: How much is read at a time, so that an answer never takes long.
 _AT_ONCE = 4 << 20
@@ -26,6 +27,8 @@ class Tail:
 
     def read(self) -> list[dict[str, Any]]:
         """Return the lines that have come since; what is no JSON object is left out."""
+        if not self._path.is_file():
+            return []  # not there yet, or a pipe that nobody writes to
         try:
             with self._path.open("rb") as file:
                 found = _identity(file.fileno())
@@ -34,7 +37,7 @@ class Tail:
                 file.seek(self._offset)
                 data = file.read(_AT_ONCE)
         except OSError:
-            return []  # not there yet, or a file system that is away for a moment
+            return []  # a file system that is away for a moment
         end = data.rfind(b"\n") + 1
         if not end and len(data) == _AT_ONCE:
             end = len(data)  # no line of ours is that long
@@ -50,7 +53,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(text)
+        line = parsed(text)
     except ValueError:
         return None  # cut short by the end of its run
     return line if isinstance(line, dict) else None

@@ -47,7 +47,7 @@ def decode(data: Any) -> Any:
     view = memoryview(data)
     (size,) = _LENGTH.unpack_from(view)
     start = _LENGTH.size
-    return _unpack(json.loads(bytes(view[start : start + size])), view[start + size :])
+    return _unpack(json.loads(bytes(view[start : start + size])), _Blobs(view[start + size :]))
 
 
 def _pack(value: Any, blobs: List[bytes]) -> Any:
@@ -87,7 +87,22 @@ def _blob(data: bytes, blobs: List[bytes]) -> List[int]:
     return [offset, len(data)]
 
 
-def _unpack(value: Any, blobs: memoryview) -> Any:
+class _Blobs:
+    """Raw data behind the text, each piece used once and in its order: what is decoded is no larger than what came."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._used = data, 0
+
+    def take(self, where: List[int]) -> bytes:
+        """Return the next piece."""
+        offset, size = where
+        if offset != self._used or not 0 <= size <= len(self._data) - offset:
+            raise ValueError("there are no %r bytes at %r" % (size, offset))
+        self._used += size
+        return bytes(self._data[offset : offset + size])
+
+
+def _unpack(value: Any, blobs: _Blobs) -> Any:
     if isinstance(value, list):
         return [_unpack(item, blobs) for item in value]
     if not isinstance(value, dict):
@@ -97,7 +112,7 @@ def _unpack(value: Any, blobs: memoryview) -> Any:
         if tag == "~t":
             return tuple(_unpack(item, blobs) for item in body)
         if tag == "~b":
-            return bytes(blobs[body[0] : body[0] + body[1]])
+            return blobs.take(body)
         if tag == "~d":
             return {_unpack(key, blobs): _unpack(item, blobs) for key, item in body}
         if tag in ("~a", "~n"):
@@ -105,14 +120,14 @@ def _unpack(value: Any, blobs: memoryview) -> Any:
     return {key: _unpack(item, blobs) for key, item in value.items()}
 
 
-def _array(body: List[Any], blobs: memoryview) -> Any:
+def _array(body: List[Any], blobs: _Blobs) -> Any:
     import numpy
 
     dtype, shape = numpy.dtype(body[0]), body[2] if len(body) == 3 else ()
-    offset, size = body[1]
-    if not dtype.itemsize:  # an empty text, which no buffer holds
+    data = blobs.take(body[1])
+    if not dtype.itemsize and not shape:  # an empty text, which no buffer holds
         return numpy.zeros(shape, dtype)[()]
-    array = numpy.frombuffer(bytes(blobs[offset : offset + size]), dtype).reshape(shape)
+    array = numpy.frombuffer(data, dtype).reshape(shape)
     return array.copy() if len(body) == 3 else array[()]
 
 
