@@ -217,7 +217,8 @@ class LosingCrew:
     def save(self) -> None:
         path = self._checkpoints / f"global_step_{self.iteration}"
         path.mkdir(parents=True, exist_ok=True)
-        (path / "trainer.json").write_text(json.dumps({"iteration": self.iteration}))
+        known = dict.fromkeys(("position", "env_steps", "optimizer_steps"), 0)
+        (path / "trainer.json").write_text(json.dumps({"iteration": self.iteration, **known, "optimizer": []}))
 
     def mend(self, lost: LearnersLost) -> None:
         """Nothing is broken."""

@@ -16,9 +16,11 @@ from typing import Any
 
 import manyarms
 from manyarms.errors import ConfigError
-from manyarms.learning.checkpoint import latest, steps_of
+from manyarms.learning.checkpoint import latest
 from manyarms.learning.config import TrainConfig
+from manyarms.learning.digests import steps_of
 from manyarms.learning.settings import Settings
+from manyarms.learning.variables import shown
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
 from manyarms.reporting.trackers import METRICS_FILE, drop_after, read_lines, read_metrics
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
@@ -114,7 +116,7 @@ class RunFolder:
             "command": " ".join(sys.argv),
             "started": _now(),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-            "policy": config.actor.model.model_type,
+            "policy": shown(config.actor.model.model_type),
             "simulator": config.train.label,
             "tasks": [task for task in tasks if task],
             "from_step": step,

@@ -15,6 +15,7 @@ from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings
+from manyarms.learning.variables import shown
 from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.plots import Plot
 from manyarms.reporting.report import training_plot, write_report
@@ -144,7 +145,7 @@ class Run:
             backends=logger.logger_backends,
             project_name=logger.project_name,
             experiment_name=logger.experiment_name,
-            config=asdict(self._config),
+            config=shown(asdict(self._config)),
             from_step=step,
         )
 

@@ -129,14 +129,14 @@ class WatchedRun:
         return {"step": self._metrics.step, **_told(score), "rate": rate}
 
     def _runner_settings(self) -> dict[str, Any]:
-        import yaml
+        from manyarms.decoding import Undecodable, from_yaml, read_text
 
         path = self.folder / "config.yaml"
         stamp = _stamp(path)
         if stamp != self._runner[0]:
             try:
-                config = yaml.safe_load(path.read_text(errors="replace"))
-            except (OSError, yaml.YAMLError):
+                config = from_yaml(read_text(path))
+            except (OSError, Undecodable):
                 return {}  # not whole yet
             runner = config.get("runner") if isinstance(config, dict) else None
             self._runner = stamp, runner if isinstance(runner, dict) else {}
