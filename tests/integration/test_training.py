@@ -213,6 +213,7 @@ def test_ranks_differ_from_one_by_rounding_and_from_themselves_not_at_all(tmp_pa
     assert curve(tmp_path / "again") == curve(tmp_path / "ranks")
     first, theirs = curve(tmp_path / "alone")[0], curve(tmp_path / "ranks")[0]
     assert first["env/return"] == theirs["env/return"], "the same weights play the same episodes"
+    assert theirs == pytest.approx(first, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.slow
