@@ -8,7 +8,6 @@ docs/security.md.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -47,7 +46,6 @@ _TASKS = ("task", "tasks")
 _CODE_IN_CONFIGS = frozenset({"_attn_implementation_internal", "auto_map", "custom_pipelines", "kernel_config"})
 
 _DEEPEST = 4
-_LARGEST = 64 << 20
 
 _WAY_OUT = "if you trust whoever made it: --trust-code (trust_code=True in Python)"
 
@@ -112,17 +110,4 @@ def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that somebody else may have written; what is none raises `OSError` or `ValueError`."""
-    if path.stat().st_size > _LARGEST:
-        raise ValueError(f"{path.name} is larger than {_LARGEST >> 20} MiB")
-    try:
-        value = json.loads(path.read_text())
-    except RecursionError:
-        raise ValueError(f"{path.name} is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return value
-
-
-__all__ = ["HARMLESS", "check_options", "check_policy", "check_simulator", "read_json", "without_code"]
+__all__ = ["HARMLESS", "check_options", "check_policy", "check_simulator", "without_code"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
@@ -11,6 +15,7 @@ import yaml
 from conftest import REPOSITORY
 from manyarms import cli
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName
+from manyarms.learning.config import TrainConfig
 from manyarms.learning.settings import load, recipes
 from training import CONFIG, written
 
@@ -83,7 +88,30 @@ def test_what_evaluation_leaves_out_is_as_in_training(tmp_path: Path) -> None:
         ("algorithm.rewards_lower_bound=0.1", ConfigError, "only work together"),
         ("algorithm.reward_type=action_level", ConfigError, "logprob_type"),
         ("algorithm.reward_type=token_level", ConfigError, "action_level"),
+        ("env.train.options=[]", ConfigError, "env.train.options is of type dict"),
+        ("runner.logger=[]", ConfigError, "runner.logger is a group of settings"),
+        ("runner.logger.experiment_name=${runner.logger.experiment_name}", ConfigError, "Recursive"),
+        ("actor.seed=${actor.seed}", ConfigError, "Recursive"),
+        ("env.eval.simulator=${env}", ConfigError, "parent"),
+        ("runner.logger.experiment_name=../../x", ConfigError, "leads out of log_path"),
+        ("runner.logger.experiment_name=a/../../x", ConfigError, "leads out of log_path"),
+        ("runner.logger.experiment_name=/tmp/x", ConfigError, "leads out of log_path"),
+        ("runner.logger.experiment_name=.", ConfigError, "a folder's name"),
+        ("runner.logger.experiment_name=a\0b", ConfigError, "cannot be written"),
+        ('runner.logger.experiment_name="a\\0b"', ConfigError, "cannot be written"),
+        ('runner.logger.experiment_name="\\e[2J"', ConfigError, "a folder's name"),
+        (f"runner.logger.experiment_name={'x' * 300}", ConfigError, "255 bytes"),
+        (f"runner.logger.log_path=/tmp/{'x' * 300}", ConfigError, "255 bytes"),
+        (f"runner.logger.log_path={os.fsdecode(b'/tmp/' + bytes([255]))}", ConfigError, "cannot be written"),
+        ('env.train.tasks=["\\ud800"]', ConfigError, "cannot be written"),
+        (f"env.train.options.x={'[' * 5000}", ConfigError, "levels deep"),
+        (f"{'a.' * 5000}a=1", ConfigError, "too deep"),
+        (f"actor.seed={'9' * 5000}", ConfigError, "4300 digits"),
+        ("actor.seed=-1", ConfigError, "at least 0"),
+        ("actor.seed=!!int x", ConfigError, "names a type"),
+        ("actor.model.options.log_std=.nan", ConfigError, "actor.model.options.log_std is nan"),
     ],
+    ids=lambda value: ascii(value)[:60],
 )
 def test_what_cannot_be_is_refused_in_words(word: str, kind: type[ManyarmsError], says: str, tmp_path: Path) -> None:
     with pytest.raises(kind) as caught:
@@ -97,6 +125,141 @@ def test_a_value_of_another_type_is_told_the_type(tmp_path: Path) -> None:
     assert caught.value.do == "runner.max_steps is of type int", "a file of ours that only a checkout has is no help"
     with pytest.raises(ConfigError, match="runner is 3, but it is a group of settings"):
         load(written(tmp_path), ["runner=3"])
+
+
+def floats(kind: type, prefix: str = "") -> Iterator[str]:
+    """Yield the settings that are real numbers."""
+    for name, hint in get_type_hints(kind).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from floats(hint, f"{prefix}{name}.")
+        elif hint in (float, float | None):
+            yield f"{prefix}{name}"
+
+
+@pytest.mark.parametrize("key", floats(TrainConfig))
+def test_a_number_that_is_none_is_refused_where_it_stands(key: str, tmp_path: Path) -> None:
+    for value in (".nan", ".inf", "-.inf"):
+        with pytest.raises(ConfigError, match=f"{key} is -?(nan|inf)"):
+            load(written(tmp_path), [f"{key}={value}"])
+
+
+def test_a_simulators_own_numbers_are_up_to_it(tmp_path: Path) -> None:
+    assert load(written(tmp_path), ["env.train.options.goal=.inf"]).config.train.options["goal"] == float("inf")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "runner.logger.experiment_name=${runner.logger.experiment_name}",
+        "runner.logger.experiment_name=../../x",
+        "runner=[]",
+        "actor.optim.lr=nan",
+    ],
+)
+def test_what_is_refused_is_refused_in_a_dry_run_as_well(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["train", written(tmp_path), word, "--dry-run"]) == 2
+    said = capsys.readouterr()
+    assert "ConfigError: " in said.err
+    assert not said.out
+
+
+def test_a_name_may_have_folders_in_it(tmp_path: Path) -> None:
+    assert load(written(tmp_path), ["runner.logger.experiment_name=walks/first"]).config.runner.updates == 6
+
+
+LAUGHS = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 10_000 + "]" * 10_000, "levels deep"),
+        ("{a: " * 10_000 + "1" + "}" * 10_000, "levels deep"),
+        ("- " * 10_000, "levels deep"),
+        (f"a0: &a0 [x, x]\n{LAUGHS}", "values"),
+        ("a: &a [*a]", "within itself"),
+        (f"a: [{'1, ' * 20_000}]", "values"),
+        (f"a: {'x' * 2_000_000}", "bytes"),
+        ("a: !!python/object:os.system x", "names a type"),
+        ("3", "a scalar"),
+        ("base: 3", "base is 3"),
+        ("base: [{a: 1}]", "base is"),
+        ("runner: []", "runner is \\[\\], but it is a group"),
+        ("env: {train: {options: []}}", "env.train.options"),
+        ('cloning: {expert: "\\ud800"}', "cannot be written"),
+    ],
+    ids=lambda value: ascii(value)[:60],
+)  # fmt: skip
+def test_text_that_no_one_means_is_refused_in_words(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(written(tmp_path, text))
+
+
+def test_bases_that_stand_on_each_other_again_and_again_are_refused(tmp_path: Path) -> None:
+    for i in range(12):
+        (tmp_path / f"{i}.yaml").write_text(f"base: [{i + 1}.yaml, {i + 1}.yaml]\n")
+    (tmp_path / "12.yaml").write_text(CONFIG)
+    with pytest.raises(ConfigError, match="more than 64"):
+        load(str(tmp_path / "0.yaml"))
+
+
+# -- environment variables --------------------------------------------------------------------------------------------
+
+SECRET = "hunter2-a-secret"
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MANYARMS_SECRET", SECRET)
+    return "${oc.env:MANYARMS_SECRET}"
+
+
+def test_what_comes_from_the_environment_is_used_but_not_shown(
+    secret: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"env.train.options.env={{TOKEN: '{secret}', AS_WELL: '${{env.train.options.env.TOKEN}}/x'}}"]
+    words += [f"actor.model.options.fields=['{secret}']"]
+    words += [f"cloning.expert={secret}", "cloning.episodes=1", f"runner.logger.log_path={secret}/runs"]
+    words += [f"env.train.tasks=['{secret}']", f"actor.model.model_type={secret}"]
+    config = load(written(tmp_path), words).config
+    assert config.train.options["env"] == {"TOKEN": SECRET, "AS_WELL": f"{SECRET}/x"}
+    assert config.runner.logger.log_path == f"{SECRET}/runs"
+    assert config.actor.model.options["fields"] == [SECRET]
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert cli.run(["train", written(tmp_path), *words, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert SECRET not in said.out + said.err
+    assert f"log_path: {secret}/runs" in said.out
+    text = said.out.partition("plan\n")[0]
+    assert load(written(tmp_path, text)).config == config
+
+
+def test_a_default_for_a_variable_that_is_not_set_is_shown(tmp_path: Path) -> None:
+    found = load(written(tmp_path), ["env.train.python=${oc.env:MANYARMS_NOT_SET,/usr/bin/python3}"])
+    assert "python: /usr/bin/python3" in found.text
+
+
+@pytest.mark.parametrize("key", ["algorithm.adv_type", "runner.max_steps", "actor.optim"])
+def test_what_is_refused_is_not_told_where_it_comes_from_the_environment(key: str, secret: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path), [f"{key}={secret}"])
+    assert SECRET not in str(caught.value)
+    assert "MANYARMS_SECRET" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["experiment_name", "project_name"])
+def test_a_name_from_the_environment_is_refused(key: str, secret: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="let the shell fill it in") as caught:
+        load(written(tmp_path), [f"runner.logger.{key}=a-{secret}"])
+    assert SECRET not in str(caught.value)
+
+
+def test_what_looks_like_an_interpolation_and_is_none_can_be_given_back(tmp_path: Path) -> None:
+    found = load(written(tmp_path), ["env.train.options.x='\\${actor.seed}'", "env.train.options.y='1e5'"])
+    assert found.config.train.options["x"] == "${actor.seed}"
+    assert load(written(tmp_path, found.text)).config == found.config
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def parse(
 
 def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
     """Turn ``key=value`` words into options; values are read as YAML."""
-    import yaml
+    from manyarms.decoding import Undecodable, from_yaml
 
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -44,7 +44,7 @@ def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.isidentifier():
             raise ConfigError(f"{pair!r} is not of the form key=value")
         try:
-            options[key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            options[key] = from_yaml(text)
+        except Undecodable as error:
             raise ConfigError(f"the value of {key!r} cannot be read", why=str(error)) from None
     return options

@@ -18,14 +18,22 @@ from torch import Tensor
 from manyarms import trust
 from manyarms.errors import ConfigError
 from manyarms.learning.course import Course
-from manyarms.learning.parallel import give_weights, sharded_like, whole_tensor
+from manyarms.learning.digests import DIGESTED, PREFIX, check_digests, steps_of, write_digests
+from manyarms.learning.parallel import give_weights
+from manyarms.learning.position import (
+    Position,
+    no_checkpoint,
+    optimizer_state,
+    policy_facts,
+    position_of,
+    restore_optimizer,
+)
+from manyarms.learning.variables import shown
 from manyarms.policies.base import Policy
 from manyarms.policies.registry import in_checkpoints, make_policy
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.writing import not_written
 from manyarms.simulators.base import Spec
-
-_PREFIX = "global_step_"
 
 
 @dataclass(frozen=True)
@@ -41,26 +49,20 @@ class Recipe:
         return {**self.options, "sample": False, "deterministic": True, **options}
 
 
-def save(folder: Path, trainer: Course, recipe: Recipe, config: Mapping[str, Any] | None = None) -> Path:
+def save(folder: Path, trainer: Course, recipe: Recipe) -> Path:
     """Write ``<folder>/global_step_<n>``; a run that is killed meanwhile leaves the last one as it was.
 
     Every rank has to ask; the first one writes.
     """
-    target = folder / f"{_PREFIX}{trainer.iteration}"
+    target = folder / f"{PREFIX}{trainer.iteration}"
     learner = trainer.learner
     model = {name: tensor.contiguous() for name, tensor in learner.parallel.state().items()}
-    tensors, numbers = _optimizer_state(learner.optimizer)
-    position = {
-        "iteration": trainer.iteration,
-        "position": trainer.position,
-        "env_steps": trainer.env_steps,
-        "optimizer_steps": learner.steps,
-        "optimizer": numbers,
-        "config": dict(config or {}),
-    }
+    tensors, numbers = optimizer_state(learner.optimizer)
+    position = Position(trainer.iteration, trainer.position, trainer.env_steps, learner.steps, numbers)
     if learner.ranks.first:
+        facts = {"policy": shown(asdict(recipe)), "trainer": asdict(position)}
         try:
-            _write(target, {"model": model, "optimizer": tensors}, {"policy": asdict(recipe), "trainer": position})
+            _write(target, {"model": model, "optimizer": tensors}, facts)
         except (OSError, SafetensorError) as error:
             reason = error if isinstance(error, OSError) else OSError(str(error))
             raise not_written(target, reason) from error
@@ -78,6 +80,7 @@ def _write(target: Path, tensors: Mapping[str, dict[str, Tensor]], facts: Mappin
             save_file(group, beside / f"{name}.safetensors")
         for name, fact in facts.items():
             (beside / f"{name}.json").write_text(json.dumps(fact, indent=2) + "\n")
+        write_digests(beside)
         if target.is_dir():
             target.replace(before)  # what is only partly removed must not bear its name
         beside.replace(target)
@@ -86,28 +89,28 @@ def _write(target: Path, tensors: Mapping[str, dict[str, Tensor]], facts: Mappin
             shutil.rmtree(left, ignore_errors=True)
 
 
-def load(path: Path, trainer: Course) -> dict[str, Any]:
-    """Go on from a checkpoint, and return the config it was made with; one that does not fit is refused, key by key."""
+def load(path: Path, trainer: Course) -> None:
+    """Go on from a checkpoint; one that does not fit, or is not as it was written, is refused."""
+    check_digests(path, *DIGESTED)
+    position = position_of(path)
     try:
         model = load_file(path / "model.safetensors")
         tensors = load_file(path / "optimizer.safetensors")
-        position = json.loads((path / "trainer.json").read_text())
     except (OSError, ValueError, SafetensorError) as error:
-        raise _no_checkpoint(path, error) from error
+        raise no_checkpoint(path, error) from error
     load_weights(trainer.learner.policy, model, path)
-    _restore_optimizer(trainer.learner.optimizer, tensors, position["optimizer"])
-    trainer.iteration, trainer.position = position["iteration"], position["position"]
-    trainer.env_steps = position["env_steps"]
-    trainer.learner.steps = position["optimizer_steps"]
-    return position["config"]
+    restore_optimizer(trainer.learner.optimizer, tensors, position.optimizer, path)
+    trainer.iteration, trainer.position, trainer.env_steps = position.iteration, position.position, position.env_steps
+    trainer.learner.steps = position.optimizer_steps
 
 
 def load_policy(path: Path, policy: torch.nn.Module) -> None:
     """Give a policy the weights of a checkpoint."""
+    check_digests(path, "model.safetensors")
     try:
         load_weights(policy, load_file(path / "model.safetensors"), path)
     except (OSError, SafetensorError) as error:
-        raise _no_checkpoint(path, error) from error
+        raise no_checkpoint(path, error) from error
 
 
 def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
@@ -126,10 +129,7 @@ def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path
 
 def recipe_of(path: Path) -> Recipe:
     """Return what policy a checkpoint is of."""
-    try:
-        return Recipe(**trust.read_json(path / "policy.json"))
-    except (OSError, ValueError, TypeError) as error:
-        raise _no_checkpoint(path, error) from error
+    return Recipe(**policy_facts(path))
 
 
 class CheckpointPolicy:
@@ -156,49 +156,11 @@ class CheckpointPolicy:
         return policy
 
 
-def steps_of(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, oldest first."""
-    found = [path for path in folder.glob(f"{_PREFIX}*") if path.name[len(_PREFIX) :].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[len(_PREFIX) :]))
-
-
 def iteration_of(path: Path) -> int:
     """Return after how many updates a checkpoint was written, whatever its folder is called."""
-    try:
-        return int(json.loads((path / "trainer.json").read_text())["iteration"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise _no_checkpoint(path, error) from error
+    return position_of(path).iteration
 
 
 def latest(folder: Path) -> Path | None:
     """Return the newest checkpoint in a folder."""
     return next(reversed(steps_of(folder)), None)
-
-
-def _optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Return an optimiser's tensors by name, and the numbers of its groups."""
-    state = optimizer.state_dict()
-    tensors = {
-        f"{index}/{name}": whole_tensor(torch.as_tensor(value)).contiguous()
-        for index, values in state["state"].items()
-        for name, value in values.items()
-    }
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
-    return tensors, groups
-
-
-def _restore_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], groups: list[dict[str, Any]]
-) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        index, _, key = name.partition("/")
-        state.setdefault(int(index), {})[key] = sharded_like(tensor, parameters[int(index)])
-    now = optimizer.state_dict()["param_groups"]
-    merged = [{**group, **saved, "params": group["params"]} for group, saved in zip(now, groups, strict=True)]
-    optimizer.load_state_dict({"state": state, "param_groups": merged})
-
-
-def _no_checkpoint(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(f"{path} is no checkpoint", why=str(error))

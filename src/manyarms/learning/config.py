@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from manyarms.algorithms.config import AlgorithmConfig
@@ -11,7 +13,11 @@ from manyarms.errors import ConfigError
 from manyarms.learning.cloning import CloningConfig
 from manyarms.learning.learner import OptimConfig
 from manyarms.learning.parallel import BACKENDS
+from manyarms.learning.variables import FromVariable, shown
 from manyarms.simulators.registry import fact
+
+#: Of a file or a folder, on any file system that matters.
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,26 @@ class LoggerSettings:
     """tensorboard, wandb, swanlab; metrics.jsonl is always written."""
     live: bool = True
     """Keep what can be watched while the run goes on in its folder live."""
+
+    def __post_init__(self) -> None:
+        for key in ("project_name", "experiment_name"):
+            name = getattr(self, key)
+            if isinstance(name, FromVariable):
+                raise ConfigError(
+                    f"runner.logger.{key} comes from an environment variable: {name!r}",
+                    why="names stand in folders, reports and trackers, for all to see",
+                    do=f"let the shell fill it in: runner.logger.{key}=$NAME",
+                )
+        parts = PurePosixPath(self.experiment_name).parts
+        if not self.experiment_name.isprintable() or (self.experiment_name and parts in ((), ("/",))):
+            raise ConfigError(f"runner.logger.experiment_name is {self.experiment_name!r}; it must be a folder's name")
+        if ".." in parts or self.experiment_name.startswith("/"):
+            raise ConfigError(
+                f"runner.logger.experiment_name is {self.experiment_name!r}, which leads out of log_path",
+                do="say where runs lie with runner.logger.log_path=…",
+            )
+        if any(len(os.fsencode(part)) > _LONGEST_NAME for part in (*PurePosixPath(self.log_path).parts, *parts)):
+            raise ConfigError(f"runner.logger.log_path or experiment_name is longer than {_LONGEST_NAME} bytes")
 
 
 @dataclass(frozen=True)
@@ -133,11 +159,21 @@ class EnvSettings:
                     f"one of simulators has {', '.join(map(str, one))}",
                     do="simulator, and if need be tasks, python, options, rename",
                 )
+            _check_kinds(one)
 
     @property
     def label(self) -> str:
         """What is played in, in words."""
-        return self.simulator or " and ".join(str(one["simulator"]) for one in self.simulators)
+        return shown(self.simulator) or " and ".join(shown(one["simulator"]) for one in self.simulators)
+
+
+def _check_kinds(one: Mapping[str, Any]) -> None:
+    """Refuse one of several simulators whose settings are of other types than they are for a single one."""
+    kinds = {"simulator": str, "tasks": list | tuple, "python": str | None, "options": Mapping, "rename": Mapping}
+    for key, value in one.items():
+        if not isinstance(value, kinds[key]):
+            words = {"simulator": "a name", "tasks": "a list", "python": "a path"}.get(key, "a mapping")
+            raise ConfigError(f"{key} of one of simulators is {value!r}; it must be {words}")
 
 
 @dataclass(frozen=True)
@@ -195,7 +231,8 @@ class ModelSettings:
     def of_checkpoint(self) -> dict[str, Any]:
         """What a policy is told about a checkpoint that others have trained."""
         told = {
-            "model_path": self.model_path,
+            # A policy cannot be made again without: where it lies is written as it is, wherever it comes from.
+            "model_path": self.model_path and str(self.model_path),
             "unnorm_key": self.unnorm_key,
             "num_images": self.num_images_in_input,
             "lora_rank": self.lora_rank if self.is_lora else None,
@@ -223,6 +260,8 @@ class ActorSettings:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ConfigError(f"actor.threads is {self.threads}; at least one has to work")
+        if self.seed < 0:
+            raise ConfigError(f"actor.seed is {self.seed}; it must be at least 0")
         if self.training_backend not in BACKENDS:
             raise ConfigError(
                 f"actor.training_backend is {self.training_backend!r}", do=f"choose {' or '.join(BACKENDS)}"

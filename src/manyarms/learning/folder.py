@@ -16,11 +16,13 @@ from typing import Any
 
 import manyarms
 from manyarms.errors import ConfigError
-from manyarms.learning.checkpoint import latest, steps_of
+from manyarms.learning.checkpoint import latest
 from manyarms.learning.config import TrainConfig
+from manyarms.learning.digests import steps_of
 from manyarms.learning.settings import Settings
+from manyarms.learning.variables import shown
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
-from manyarms.reporting.trackers import METRICS_FILE
+from manyarms.reporting.trackers import METRICS_FILE, drop_after, read_lines, read_metrics
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
 
 
@@ -102,57 +104,52 @@ class RunFolder:
         metrics = self.path / METRICS_FILE
         return (metrics.exists() and metrics.stat().st_size > 0) or bool(self.evaluations())
 
-    def begin(self, settings: Settings, tasks: Sequence[str | None], step: int) -> None:
-        """Write down what is run; forget evaluations after `step`."""
+    def has_logged(self, step: int) -> bool:
+        """Tell whether the metrics of a step are on record, the last thing that is written of it."""
+        return any(line["step"] == step for line in read_metrics(self.path))
+
+    def begin(self, settings: Settings, tasks: Sequence[str | None], step: int, *, anew: bool = False) -> None:
+        """Write down what is run; forget what is on record after `step`, or, `anew`, all of it."""
         config = settings.config
         self._facts = {
             "version": manyarms.__version__,
             "command": " ".join(sys.argv),
             "started": _now(),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-            "policy": config.actor.model.model_type,
+            "policy": shown(config.actor.model.model_type),
             "simulator": config.train.label,
             "tasks": [task for task in tasks if task],
             "from_step": step,
         }
         self._write("config.yaml", settings.text)
         self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
-        kept = [line for line in self.evaluations() if line["step"] <= step]
-        self._write("evaluations.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        for path in (self._evaluations, self.path / METRICS_FILE):
+            drop_after(path, -1 if anew else step)
 
     def end(self, because: str) -> None:
         self._facts |= {"finished": _now(), "finished_because": because}
         self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
 
     def add_evaluation(self, step: int, results: Sequence[EpisodeResult]) -> None:
-        """Append an evaluation, task by task."""
-        line = {"step": step, "tasks": {task: _summary(group) for task, group in by_task(results).items()}}
-        try:
-            with self._evaluations.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise not_written(self._evaluations, error) from error
+        """Write down an evaluation, task by task, in place of an earlier one of the same step."""
+        tasks = {task: _summary(group) for task, group in by_task(results).items()}
+        kept = [line for line in self.evaluations() if line["step"] != step]
+        lines = [*kept, {"step": step, "tasks": tasks}]
+        self._write("evaluations.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def evaluations(self) -> list[dict[str, Any]]:
         """Return all evaluations; a last line that a killed run left unfinished is none."""
-        try:
-            lines = self._evaluations.read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        found = []
-        for line in lines:
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
+        return read_lines(self._evaluations)
 
     def drop_old_checkpoints(self, keep: int | None) -> None:
         """Keep the first and the newest `keep`; also what a killed run left half written goes."""
+        for path in steps_of(self.checkpoints)[1:][:-keep] if keep else []:
+            with suppress(OSError):
+                path.replace(
+                    path.with_name(f".{path.name}.dropped")
+                )  # what is only partly removed must not bear its name
         for torn in self.checkpoints.glob(".global_step_*"):
             shutil.rmtree(torn, ignore_errors=True)
-        for path in steps_of(self.checkpoints)[1:][:-keep] if keep else []:
-            shutil.rmtree(path, ignore_errors=True)
 
     def _write(self, name: str, text: str) -> None:
         make_folder(self.path)

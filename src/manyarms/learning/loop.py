@@ -15,6 +15,7 @@ from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings
+from manyarms.learning.variables import shown
 from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.plots import Plot
 from manyarms.reporting.report import training_plot, write_report
@@ -110,17 +111,25 @@ class Run:
                 crew.begin(start, board.say)
             if start is not None:
                 board.say(f"going on from {start}")
+            anew = self._is_to_be_judged_first(start)
             if ranks.first:
-                folder.begin(self._settings, crew.tasks, crew.iteration)
+                folder.begin(self._settings, crew.tasks, crew.iteration, anew=anew)
                 if config.runner.logger.live:
                     board.recorded(folder.path)
-            self._evaluations = [(step, found) for step, found in self._evaluations if step <= crew.iteration]
+            kept = [] if anew else self._evaluations
+            self._evaluations = [(step, found) for step, found in kept if step <= crew.iteration]
             with self._trackers(crew.iteration) as self._logged, ExitStack() as unless_it_ends_well:
                 unless_it_ends_well.push(self._failed)
-                because = self._loop(fresh=start is None)
+                because = self._loop(saved=start is not None, judged=not anew)
                 unless_it_ends_well.pop_all()
                 report = self._conclude(because)
         return TrainResult(folder.path, crew.iteration, self._metrics, self._evaluations, because, report)
+
+    def _is_to_be_judged_first(self, start: Path | None) -> bool:
+        """Tell whether nothing is on record yet: nothing was begun, or it ended before the first evaluation did."""
+        if start is None:
+            return True
+        return self._ranks.any(self._ranks.first and self._crew.iteration == 0 and not self._folder.has_logged(0))
 
     def _failed(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -136,16 +145,16 @@ class Run:
             backends=logger.logger_backends,
             project_name=logger.project_name,
             experiment_name=logger.experiment_name,
-            config=asdict(self._config),
+            config=shown(asdict(self._config)),
             from_step=step,
         )
 
-    def _loop(self, *, fresh: bool) -> str:
+    def _loop(self, *, saved: bool, judged: bool) -> str:
         """Update after update; return why it ends."""
         runner, crew = self._config.runner, self._crew
-        if fresh or runner.only_eval:
+        if not judged or runner.only_eval:
             try:
-                self._first_step()
+                self._first_step(saved=saved)
             except Stopped:
                 return self._asked()
         if runner.only_eval:
@@ -190,14 +199,14 @@ class Run:
     def _asked(self) -> str:
         return f"{self._interrupts.stop or 'another rank'} asked for the end"
 
-    def _first_step(self) -> None:
-        """Judge and keep what training begins with."""
+    def _first_step(self, *, saved: bool) -> None:
+        """Keep what training begins with, and judge it: a resume that finds no more than the first does the second."""
         runner = self._config.runner
-        if not runner.only_eval:
+        if not (saved or runner.only_eval):
             self._save()
         if runner.val_check_interval or runner.only_eval:
             with self._interrupts.may_stop():
-                self._logged.log(self._evaluate(), 0)
+                self._logged.log(self._evaluate(), self._crew.iteration)
 
     def _evaluate(self) -> dict[str, float]:
         began = time.perf_counter()

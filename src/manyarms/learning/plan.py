@@ -6,6 +6,7 @@ import math
 import os
 
 from manyarms.learning.config import TrainConfig
+from manyarms.learning.variables import shown
 from manyarms.simulators import registry
 
 
@@ -19,18 +20,19 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
     if config.cluster.placed:
         where = ", placed as below"
     episodes, updates = config.episodes_per_step, config.runner.updates
-    tasks = f", tasks {', '.join(train.tasks)}" if train.tasks else ""
+    tasks = f", tasks {', '.join(shown(train.tasks))}" if train.tasks else ""
     rows = [
         ("simulator", f"{train.label}{tasks}"),
         ("environments", f"{envs}{where}"),
-        ("policy", f"{config.actor.model.model_type}, chunks of {config.actor.model.num_action_chunks} actions"),
+        ("policy", f"{shown(config.actor.model.model_type)}, chunks of {config.actor.model.num_action_chunks} actions"),
         ("algorithm", f"{algorithm.adv_type}, {algorithm.update_epoch} passes over each update's decisions"),
         ("an update", _update(config)),
         ("updates", f"{updates}, {updates * episodes:,} episodes in all{_budget(config)}"),
     ]
     if config.cloning.wanted:
         cloning = config.cloning
-        source = cloning.demonstrations or f"{cloning.episodes} episodes a task of policy {cloning.expert}"
+        expert = f"{cloning.episodes} episodes a task of policy {shown(cloning.expert)}"
+        source = shown(cloning.demonstrations) or expert
         rows.insert(4, ("warm start", f"{cloning.steps} steps of cloning from {source}"))
     if config.runner.val_check_interval:
         every = config.runner.val_check_interval
@@ -39,7 +41,7 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
     every = config.runner.save_interval
     rows.append(("checkpoints", f"every {every} updates" if every > 0 else "after the last update"))
     logger = config.runner.logger
-    rows.append(("folder", f"{logger.log_path}/{logger.experiment_name}"))
+    rows.append(("folder", f"{shown(logger.log_path)}/{logger.experiment_name}"))
     if code := _code(config):
         rows.append(("runs code from", ", ".join(code)))
     return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,12 +13,17 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from manyarms.errors import ConfigError, UnknownName, did_you_mean
+from manyarms.decoding import Undecodable, check_yaml, read_text
+from manyarms.errors import ConfigError, ManyarmsError, UnknownName, did_you_mean
 
 _RECIPES = resources.files("manyarms") / "recipes"
 
 #: Where a checkout has configs for the large simulators and policies.
 _EXAMPLES = Path(__file__).parents[3] / "examples" / "embodiment" / "config"
+
+
+#: Files that one config may stand on, each counted as often as it is named.
+_MOST_BASES = 64
 
 
 @dataclass(frozen=True)
@@ -71,19 +78,39 @@ def read(source: str) -> tuple[str, DictConfig]:
     return name, _on_its_bases(_parsed(text, name), name)
 
 
+@contextmanager
+def refusing(what: str, do: str = "") -> Iterator[None]:
+    """Say of what YAML and OmegaConf cannot make anything of that it is so."""
+    try:
+        yield
+    except ManyarmsError:
+        raise
+    except RecursionError:
+        raise ConfigError(what, why="it goes too deep, or round in a circle", do=do) from None
+    except (Undecodable, yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ConfigError(
+            what, why=str(error) if isinstance(error, Undecodable) else first_line(error), do=do
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message; the others are OmegaConf's own names for the place."""
+    return str(error).partition("\n")[0]
+
+
 def _find(source: str) -> tuple[str, str]:
     path = Path(source)
     try:
         if path.suffix in (".yaml", ".yml") or path.is_file():
-            return source, path.read_text()
+            return source, read_text(path)
     except OSError as error:
         raise ConfigError(
             f"{source} cannot be read",
             why=error.strerror or "",
             do="`manyarms list configs` shows those that are shipped",
         ) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is no text", why=str(error)) from None
+    except ValueError as error:
+        raise ConfigError(f"{source} is no text of a config", why=str(error)) from None
     known = recipes()
     if source not in known:
         raise UnknownName(
@@ -93,28 +120,43 @@ def _find(source: str) -> tuple[str, str]:
 
 
 def _parsed(text: str, name: str) -> DictConfig:
-    try:
-        found = OmegaConf.create(text)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{name} is no YAML", why=str(error)) from None
-    if not isinstance(found, DictConfig):
-        raise ConfigError(f"{name} holds no settings")
+    with refusing(f"{name} is no YAML"):
+        kind = check_yaml(text)
+        found = OmegaConf.create(text if kind == "mapping" else {})
+    if kind not in ("mapping", "nothing"):
+        raise ConfigError(f"{name} holds no settings, but a {kind}")
+    assert isinstance(found, DictConfig)
     return found
 
 
-def _on_its_bases(given: DictConfig, name: str, below: tuple[Path, ...] = ()) -> DictConfig:
+def _on_its_bases(
+    given: DictConfig, name: str, below: tuple[Path, ...] = (), read_so_far: list[str] | None = None
+) -> DictConfig:
     """Put a config on top of the files that its `base` names, the first at the bottom; paths are relative to it."""
-    bases = given.pop("base", None)
-    if bases is None:
-        return given
-    files = [Path(name).parent / str(base) for base in ([bases] if isinstance(bases, str) else bases)]
+    read_so_far = [] if read_so_far is None else read_so_far
+    bases, rest = _bases(given, name)
     merged = OmegaConf.create({})
-    for file in files:
+    for file in bases:
         if file.resolve() in below:
             raise ConfigError(f"{name}: base goes round in a circle at {file}")
+        read_so_far.append(name)
+        if len(read_so_far) > _MOST_BASES:
+            raise ConfigError(f"{name}: a config stands on more than {_MOST_BASES} others", do="put some into one")
         _, text = _find(str(file))
-        found = _on_its_bases(_parsed(text, str(file)), str(file), (*below, file.resolve()))
-        merged = OmegaConf.merge(merged, found)
-    merged = OmegaConf.merge(merged, given)
+        found = _on_its_bases(_parsed(text, str(file)), str(file), (*below, file.resolve()), read_so_far)
+        with refusing(f"{file} does not go with the other bases of {name}"):
+            merged = OmegaConf.merge(merged, found)
+    with refusing(f"{name} does not go with its base"):
+        merged = OmegaConf.merge(merged, rest)
     assert isinstance(merged, DictConfig)
     return merged
+
+
+def _bases(given: DictConfig, name: str) -> tuple[list[Path], DictConfig]:
+    """Return the paths of a config's bases, and the config without them."""
+    plain: Any = OmegaConf.to_container(given, resolve=False)
+    bases = plain.pop("base", None)
+    named = [bases] if isinstance(bases, str) else bases or []
+    if not isinstance(named, list) or not all(isinstance(base, str) for base in named):
+        raise ConfigError(f"{name}: base is {bases!r}", do="name a file, or several: base: [parts/world.yaml, …]")
+    return [Path(name).parent / base for base in named], OmegaConf.create(plain)

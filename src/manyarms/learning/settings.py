@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from manyarms.decoding import check_characters, check_yaml
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName, did_you_mean
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.foreign import reason_for
-from manyarms.learning.recipes import read, recipes
+from manyarms.learning.recipes import first_line, read, recipes, refusing
+from manyarms.learning.variables import FromVariable, hearing
+
+#: What begins an interpolation, and the backslashes before it.
+_OPENING = re.compile(r"(\\*)\$\{")
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Settings:
 
     config: TrainConfig
     text: str
-    """All of it as YAML, defaults and interpolations filled in."""
+    """All of it as YAML, defaults and interpolations filled in, but for what comes from environment variables."""
     warnings: tuple[str, ...]
 
 
@@ -31,57 +37,114 @@ def load(source: str, overrides: Sequence[str] = ()) -> Settings:
     """Read a YAML file (and those its `base` names), or a recipe by its name, and put ``key=value`` words on top."""
     name, given = read(source)
     for word in overrides:
-        given = OmegaConf.merge(given, _override(word))
-    assert isinstance(given, DictConfig)
-    whole = isinstance(given.get("runner") or {}, Mapping | DictConfig)  # otherwise it is refused below
-    if whole and not OmegaConf.select(given, "runner.logger.experiment_name"):
-        OmegaConf.update(given, "runner.logger.experiment_name", Path(name).stem)
-    return _checked(given, name)
+        given = _overridden(given, word)
+    return _checked(given, name, called=Path(name).stem)
 
 
 def from_mapping(values: Mapping[str, Any], name: str) -> Settings:
     """Check settings that were made by a program."""
-    return _checked(OmegaConf.create(dict(values)), name)
+    with refusing(f"{name} holds what is no setting"):
+        given = OmegaConf.create(dict(values))
+    return _checked(given, name)
 
 
-def _override(word: str) -> Any:
-    key, equals, _ = word.partition("=")
+def _overridden(given: DictConfig, word: str) -> DictConfig:
+    key, equals, value = word.partition("=")
     if not equals or not key:
         raise ConfigError(f"{word!r} is not of the form key=value", do="for example algorithm.gamma=0.95")
-    try:
-        return OmegaConf.from_dotlist([word])
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"the value of {key!r} cannot be read", why=str(error).splitlines()[0]) from None
+    with refusing(f"the value of {key!r} cannot be read", _kind_of(key)):
+        check_characters(word)
+        check_yaml(value)
+        merged = OmegaConf.merge(given, OmegaConf.from_dotlist([word]))
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
-def _checked(given: DictConfig, name: str) -> Settings:
+def _checked(given: DictConfig, name: str, called: str = "") -> Settings:
     plain = OmegaConf.to_container(given, resolve=False)
     assert isinstance(plain, dict)
-    warnings: list[str] = []
-    for key in list(_unknown(plain, TrainConfig)):
-        reason = reason_for(key)
-        if reason is None:
-            place, _, last = key.rpartition(".")
-            do = did_you_mean(last, [k.rpartition(".")[2] for k in _keys(TrainConfig) if k.rpartition(".")[0] == place])
-            elsewhere = [k for k in _keys(TrainConfig) if k.rpartition(".")[2] == last]
-            raise UnknownName(f"{name}: there is no setting {key!r}", do=f"{elsewhere[0]}?" if elsewhere else do)
-        warnings.append(f"{key} has no effect here: {reason}")
-        _drop(plain, key)
-    try:
-        _refuse_gaps(plain, name)
-        merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(plain))
-        config = OmegaConf.to_object(merged)
-        text = OmegaConf.to_yaml(merged, resolve=True)
-    except ManyarmsError:
-        raise
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None)
-        says = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{name}: {key or 'a setting'} cannot be so", why=says, do=_kind_of(key) if key else ""
-        ) from None
+    warnings = []
+    for way in list(_unknown(plain, TrainConfig)):
+        warnings.append(_warning(way, name))
+        _drop(plain, way)
+    _name(plain, called)
+    with hearing() as heard:
+        try:
+            _refuse_gaps(plain, name)
+            merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(plain))
+            _refuse_unusable(OmegaConf.to_container(merged, resolve=True), name)
+            config = heard.mark(OmegaConf.to_object(merged), merged)
+        except ManyarmsError as error:
+            raise type(error)(heard.hide(error.what), why=heard.hide(error.why), do=error.do) from None
+        except (OmegaConfBaseException, TypeError, ValueError, RecursionError) as error:
+            key = getattr(error, "full_key", None)
+            raise ConfigError(
+                f"{name}: {key or 'a setting'} cannot be so",
+                why=heard.hide(first_line(error)),
+                do=_kind_of(key) if key else "",
+            ) from None
     assert isinstance(config, TrainConfig)
-    return Settings(config, text, tuple(warnings))
+    return Settings(config, _text(config), tuple(warnings))
+
+
+def _text(config: TrainConfig) -> str:
+    """Return a config as YAML that can be given back."""
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config))))
+
+
+def _escaped(value: Any) -> Any:
+    """Return a tree as it may be shown, in which what is no interpolation is not taken for one."""
+    if isinstance(value, FromVariable):
+        return value.asked
+    if isinstance(value, str):
+        return _OPENING.sub(r"\1\1\\${", value)
+    if isinstance(value, dict):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    return [_escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _warning(way: Sequence[Any], name: str) -> str:
+    """Return why a setting that is none of ours does nothing; refuse one that nobody knows."""
+    *place, last = map(str, way)
+    key = ".".join((*place, last))
+    reason = reason_for(key)
+    if reason is not None:
+        return f"{key} has no effect here: {reason}"
+    known = [known.rpartition(".") for known in _keys(TrainConfig)]
+    elsewhere = [f"{there}.{found}".lstrip(".") for there, _, found in known if found == last]
+    do = did_you_mean(last, [found for there, _, found in known if there == ".".join(place)])
+    raise UnknownName(f"{name}: there is no setting {key!r}", do=f"{elsewhere[0]}?" if elsewhere else do)
+
+
+def _name(plain: dict[Any, Any], called: str) -> None:
+    """Give a run that has no name the one of its config; what is no group of settings is refused elsewhere."""
+    group = plain
+    for part in ("runner", "logger"):
+        if group.get(part) is None:
+            group[part] = {}
+        group = group[part]
+        if not isinstance(group, dict):
+            return
+    if not group.get("experiment_name"):
+        group["experiment_name"] = called
+
+
+def _refuse_unusable(value: Any, name: str, way: tuple[str, ...] = ()) -> None:
+    """Refuse letters that cannot be written, and numbers that are none: but simulators may have a use for those."""
+    key = ".".join(way)
+    of_simulators = way[:1] == ("env",) and not {"options", "simulators"}.isdisjoint(way)
+    if isinstance(value, float) and not math.isfinite(value) and not of_simulators:
+        raise ConfigError(f"{name}: {key} is {value}", do="give a finite number, or leave it out")
+    if isinstance(value, str):
+        with refusing(f"{name}: {key} cannot be used"):
+            check_characters(value)
+    if isinstance(value, dict):
+        for inner, child in value.items():
+            _refuse_unusable(str(inner), name, way)
+            _refuse_unusable(child, name, (*way, str(inner)))
+    if isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            _refuse_unusable(child, name, (*way, str(index)))
 
 
 def _refuse_gaps(given: Mapping[Any, Any], name: str) -> None:
@@ -91,17 +154,20 @@ def _refuse_gaps(given: Mapping[Any, Any], name: str) -> None:
         raise ConfigError(f"{name} leaves {', '.join(gaps)} open", do=" ".join(f"{gap}=…" for gap in gaps))
 
 
-def _unknown(given: Mapping[Any, Any], kind: type, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys that no dataclass has; below a plain dict everything goes."""
+def _unknown(given: Mapping[Any, Any], kind: type, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the ways to settings that no dataclass has; below a plain dict everything goes."""
     hints = get_type_hints(kind)
     for key, value in given.items():
-        dotted = f"{prefix}{key}"
         if key not in hints:
-            yield dotted
+            yield (*way, key)
         elif is_dataclass(hints[key]) and isinstance(hints[key], type) and isinstance(value, Mapping):
-            yield from _unknown(value, hints[key], f"{dotted}.")
+            yield from _unknown(value, hints[key], (*way, key))
         elif is_dataclass(hints[key]) and value is not None and not str(value).startswith("${"):
+            dotted = ".".join((*way, key))
             raise ConfigError(f"{dotted} is {value!r}, but it is a group of settings", do=f"{dotted}.<setting>=…")
+        elif isinstance(value, list) and get_origin(hints[key]) is dict:
+            dotted = ".".join((*way, key))
+            raise ConfigError(f"{dotted} is {value!r}, but it is a mapping", do=_kind_of(dotted))
 
 
 def _keys(kind: type, prefix: str = "") -> Iterator[str]:
@@ -121,15 +187,18 @@ def _kind_of(key: str) -> str:
         if part not in hints:
             break
         kind, known = hints[part], f"{known}.{part}".lstrip(".")
+    if not known:
+        return ""
+    if is_dataclass(kind):
+        return f"{known} is a group of settings: {known}.<setting>=…"
     words = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
     return f"{known} is of type {words}"
 
 
-def _drop(tree: dict[Any, Any], key: str) -> None:
-    *way, last = key.split(".")
-    for part in way:
+def _drop(tree: dict[Any, Any], way: Sequence[Any]) -> None:
+    for part in way[:-1]:
         tree = tree[part]
-    del tree[last]
+    del tree[way[-1]]
 
 
 __all__ = ["Settings", "from_mapping", "load", "recipes"]

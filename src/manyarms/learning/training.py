@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -121,7 +120,7 @@ class _Alone:
 
     def save(self) -> None:
         """Write a checkpoint."""
-        checkpoint.save(self._folder.checkpoints, self._trainer, self._recipe, asdict(self._config))
+        checkpoint.save(self._folder.checkpoints, self._trainer, self._recipe)
 
     @contextmanager
     def _filmed(self, trainer: Trainer) -> Iterator[None]:

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ class LearnerRole:
     def save(self) -> None:
         """Write a checkpoint; every rank has to be asked."""
         with self._room.entered():
-            checkpoint.save(self._checkpoints, self._course, self._recipe, asdict(self._config))
+            checkpoint.save(self._checkpoints, self._course, self._recipe)
 
     def whereabouts(self) -> Whereabouts:
         return whereabouts(self._seat.name)

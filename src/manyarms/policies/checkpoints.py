@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyarms import trust
+from manyarms.decoding import read_object
 from manyarms.errors import ConfigError, ManyarmsError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def inspect(path: str | Path) -> Inspection:
 def read_json(path: Path, *, needed: bool = True) -> dict[str, Any]:
     """Read a JSON object; {} for a file that is not there and not needed."""
     try:
-        return trust.read_json(path)
+        return read_object(path)
     except FileNotFoundError:
         if not needed:
             return {}

@@ -19,6 +19,17 @@ from manyarms.simulators.base import Field, Spec
 
 _NOISE = {"normal": noise.normal, "uniform": noise.uniform}
 
+#: What options may be, those of subclasses included: a network beyond takes more memory than any machine has.
+_BOUNDS = {
+    "chunk": (1, 1024),
+    "hidden": (1, 8192),
+    "layers": (1, 32),
+    "words": (0, 65_536),
+    "image_side": (17, 512),
+    "batch_size": (0, 65_536),
+    "seed": (0, 2**63 - 1),
+}
+
 
 @dataclass(frozen=True)
 class NetworkConfig:
@@ -54,15 +65,28 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         if self.head not in HEADS:
             raise ConfigError(f"head is {self.head!r}", do=f"choose from {', '.join(HEADS)}")
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name, least)
+            if not least <= value <= most:
+                raise ConfigError(f"{name} is {value}; it must be from {least} to {most}")
         if self.deterministic and self.batch_size < 1:
             raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
-        if self.chunk < 1:
-            raise ConfigError(f"chunk is {self.chunk}; a policy gives at least one action")
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature is {self.temperature}; it must be above 0")
+        _check_device(self.device)
         for name, choices in (("precision", ("fp32", "bf16")), ("value_type", ("chunk_level", "action_level"))):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose {' or '.join(choices)}")
         if self.separate_critic and not self.value_head:
             raise ConfigError("separate_critic without a critic would do nothing", do="value_head: true")
+
+
+def _check_device(name: str) -> None:
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ConfigError(f"device is {name!r}", do="choose cpu, cuda or one GPU of several, such as cuda:1")
+    if kind == "cuda" and not int(index or 0) < torch.cuda.device_count():
+        raise ConfigError(f"device is {name!r}, but there is no such GPU here", do="device=cpu")
 
 
 class NetworkPolicy(TrainablePolicy):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from manyarms import trust
+from manyarms.decoding import read_object
 from manyarms.errors import ConfigError, did_you_mean
 
 DATASET_STATISTICS = "dataset_statistics.json"
@@ -103,7 +103,7 @@ def _inside(path: str | Path, name: str) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return trust.read_json(path)
+        return read_object(path)
     except FileNotFoundError:
         beside = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
         raise ConfigError(f"there is no {path}", why=f"the folder holds {', '.join(beside[:8]) or 'nothing'}") from None

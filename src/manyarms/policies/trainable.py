@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from manyarms.decoding import refuse_unfilled
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import ActionChunk, Observations, joined
 from manyarms.policies.heads import Evaluation
@@ -134,7 +139,32 @@ def configured(kind: type[Config], options: Mapping[str, Any], policy: str) -> C
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ConfigError(f"{policy} has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    hints = get_type_hints(kind)
+    for name, value in given.items():
+        refuse_unfilled(value, name, "--policy-options")
+        if not _fits(value, hints[name]):
+            words = getattr(hints[name], "__name__", "") if isinstance(hints[name], type) else str(hints[name])
+            raise ConfigError(f"{policy} cannot have {name} {value!r}", do=f"{name} is of type {words}")
+    return kind(**given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value is what an annotation says; numbers are finite."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, parts[0]) for item in value)
+    if hint is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if hint is str:
+        return isinstance(value, str | os.PathLike)
+    if hint is bool:
+        return isinstance(value, bool | np.bool_)
+    return hint is Any or isinstance(value, origin or hint)
 
 
 __all__ = ["TrainablePolicy", "configured", "placed", "seeded"]

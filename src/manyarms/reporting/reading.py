@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 from typing import Any, TypeGuard
+
+from manyarms.decoding import parsed
 
 #: Beyond these, sums and squares are no numbers any more, and steps no longer exact in a browser.
 _LARGEST, _LARGEST_COUNT = 1e100, 2**53
 
 #: Bytes of a document.
 _LONGEST = 64 << 20
-
-
-def parsed(text: str | bytes) -> Any:
-    """Return what JSON says; whatever is wrong with it is a ValueError."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def content(path: Path) -> bytes:

@@ -20,6 +20,7 @@ import numpy as np
 
 import manyarms
 from manyarms import trust
+from manyarms.decoding import read_object
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve
@@ -139,7 +140,7 @@ class Recording(Shown):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            self.head = trust.read_json(self.folder / "recording.json")
+            self.head = read_object(self.folder / "recording.json")
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{folder} is not a recording", why=str(error), do="give a folder that `manyarms record` wrote"

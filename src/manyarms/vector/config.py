@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from manyarms.decoding import refuse_unfilled
 from manyarms.errors import ConfigError
 from manyarms.simulators.registry import is_import_string
 from manyarms.vector.display import DisplayConfig
@@ -49,6 +50,9 @@ class SimulatorConfig:
         object.__setattr__(self, "options", {name: plain(value, name) for name, value in self.options.items()})
         if self.python is not None:
             object.__setattr__(self, "python", find_interpreter(self.python))
+        if not isinstance(self.env, Mapping):
+            raise ConfigError(f"env is {self.env!r}; it must be a mapping of environment variables")
+        object.__setattr__(self, "env", plain(self.env, "env"))
         bad = [name for name, value in self.env.items() if not isinstance(value, str)]
         if bad:
             raise ConfigError(f"environment variables are strings; these are not: {', '.join(bad)}")
@@ -160,6 +164,7 @@ class VectorConfig:
 
 def plain(value: Any, name: str) -> Any:
     """Return an option as it can travel to another interpreter, paths as text; refuse what cannot."""
+    refuse_unfilled(value, name, "--options")
     if value is None or isinstance(value, (bool, int, float, str, bytes, np.ndarray, np.generic)):
         return value
     if isinstance(value, os.PathLike):

@@ -132,14 +132,14 @@ class WatchedRun:
         return {"step": self._metrics.step, **_told(score), "rate": rate}
 
     def _runner_settings(self) -> dict[str, Any]:
-        import yaml
+        from manyarms.decoding import Undecodable, from_yaml
 
         path = self.folder / "config.yaml"
         stamp = _stamp(path)
         if stamp != self._runner[0]:
             try:
-                config = yaml.safe_load(content(path)[:_LONGEST_CONFIG])
-            except (OSError, ValueError, RecursionError, yaml.YAMLError):
+                config = from_yaml(content(path)[:_LONGEST_CONFIG].decode(errors="replace"))
+            except (OSError, Undecodable):
                 return {}  # not whole yet, or of somebody who means no good
             runner = config.get("runner") if isinstance(config, dict) else None
             self._runner = stamp, runner if isinstance(runner, dict) else {}
