@@ -136,7 +136,7 @@ def floats(kind: type, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-@pytest.mark.parametrize("key", floats(TrainConfig))
+@pytest.mark.parametrize("key", [*floats(TrainConfig)])
 def test_a_number_that_is_none_is_refused_where_it_stands(key: str, tmp_path: Path) -> None:
     for value in (".nan", ".inf", "-.inf"):
         with pytest.raises(ConfigError, match=f"{key} is -?(nan|inf)"):
