@@ -186,6 +186,44 @@ class Herd(LockstepSimulator):
         return self.moved_while_held
 
 
+def wait_while_held(folder: str) -> None:
+    """Wait as long as there is a file that holds this worker: ``hold-<worker>``."""
+    while os.path.exists(os.path.join(folder, "hold-" + os.environ["MANYARMS_WORKER"])):
+        time.sleep(0.002)
+
+
+class Held(Walker):
+    """A walker whose resets and steps can be held up from outside."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(cameras=(), goal=1e9)
+        self.folder = folder
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        wait_while_held(self.folder)
+        super().reset(task, seed, init_state)
+
+    def step(self, action: Any) -> StepResult:
+        wait_while_held(self.folder)
+        return super().step(action)
+
+
+class HeldHerd(Herd):
+    """A herd whose resets and steps can be held up from outside."""
+
+    def __init__(self, rows: int, folder: str, partial_reset: bool = True, longest: int = 50) -> None:
+        super().__init__(rows, partial_reset, longest)
+        self.folder = folder
+
+    def reset(self, rows: Sequence[int], starts: Sequence[Start]) -> None:
+        wait_while_held(self.folder)
+        super().reset(rows, starts)
+
+    def step(self, actions: Sequence[Any], live: np.ndarray) -> list[StepResult]:
+        wait_while_held(self.folder)
+        return super().step(actions, live)
+
+
 class Misbehaving(Simulator):
     """Does what it is told by the first number of its action: raise, lie about shapes, exit, crash or hang."""
 

@@ -57,6 +57,8 @@ class Engine:
         """Rows that come back without a result, and why; whoever collects them takes them out."""
         self._doomed: dict[int, WorkerError] = {}
         """Rows whose episode was lost while nothing was under way: told at the next step."""
+        self._blank: set[int] = set()
+        """Rows whose worker was replaced, and was not told to reset them yet."""
         self._queued: list[tuple[int, int, bytes]] = []
         """Commands for workers that are being started again."""
         self.lost: set[int] = set()
@@ -110,7 +112,7 @@ class Engine:
         The usual case of `step`, `collect_all` and reading the status, at a third of their cost.
         """
         post = self._post
-        if self._groups or post.in_flight or self._ready or self.health.needs_care:
+        if self._groups or post.in_flight or self._ready or self._blank or self.health.needs_care:
             self._step_all_with_care()
             return False
         post.send_step_to_all()
@@ -126,12 +128,12 @@ class Engine:
         return False
 
     def _step_all_with_care(self) -> None:
-        """Step every row; those whose episode was aborted, or whose worker is due for recycling, begin a new one."""
+        """Step every row; those whose worker cannot begin the next episode by itself are told to, with a seed."""
         rows = range(len(self.state))
         self.require_idle(rows)
         for row in rows:
-            due = self.state[row] == ENDED and self.health.wants_recycling(self._worker_of[row])
-            if self.state[row] == ABORTED or due:
+            replaced = row in self._blank or self.health.wants_recycling(self._worker_of[row])
+            if self.state[row] == ABORTED or (self.state[row] == ENDED and replaced):
                 seed = self.health.next_seed(row, self.seeds[row])
                 self._begin(row, {"task": None, "seed": seed, "init_state": None, "options": None})
             else:
@@ -161,12 +163,21 @@ class Engine:
         self._flush_full_groups()
 
     def _begin(self, row: int, start: dict[str, Any]) -> None:
-        self._doomed.pop(row, None)
         worker = self._worker_of[row]
-        if self.health.wants_recycling(worker) and not any(self.state[r] == LIVE for r in worker.rows if r != row):
+        self.state[row] = NEW
+        if self.health.wants_recycling(worker) and not any(map(self._is_in_use, worker.rows)):
             self.health.recycle(worker)
+            self._blank.update(worker.rows)
             self._post.note_doorbells()
+        self._doomed.pop(row, None)
+        self._blank.discard(row)
         self._submit(row, w.RESET, wire.encode(start))
+
+    def _is_in_use(self, row: int) -> bool:
+        """Tell whether a row is in mid-episode, or has a command under way or a result to be collected."""
+        group = self._groups.get(row)
+        waits = row in self._ready or (group is not None and row in group.pending)
+        return waits or self._post.expects(row) or self.state[row] == LIVE
 
     def call(self, rows: Sequence[int], payloads: Sequence[bytes]) -> list[Any]:
         """Call a method of each row's simulator and wait for the answers."""
@@ -323,7 +334,7 @@ class Engine:
                 self._groups[row].outstanding -= 1
                 if self.control[row, w.COMMAND] != w.CALL:
                     # Known at once, not when the caller looks: its neighbours' steps wait for it.
-                    self.state[row] = ENDED if words[w.TERMINATED] or words[w.TRUNCATED] else LIVE
+                    self.state[row] = LIVE if _runs_on(words) else ENDED
             if words[w.REPLY]:
                 self._take_reply(row)
             else:
@@ -383,14 +394,21 @@ class Engine:
             elif group is not None and group.pending.get(row, (0, b""))[0] == w.STEP:
                 del group.pending[row]
                 self._lose_row(row, error)
-            elif self.state[row] == LIVE:
+            elif self._has_episode(row):
                 self._doomed[row] = error
+        self._blank.update(worker.rows)
         if group is not None:
             group.outstanding = 0
         final = self.health.take_down(worker, error)
         self._post.note_doorbells()
         if final is not None:
             self._give_up(worker, final)
+
+    def _has_episode(self, row: int) -> bool:
+        """Tell whether a row is in mid-episode, as its result says where nobody has collected that yet."""
+        if row in self._ready and self.control[row, w.COMMAND] != w.CALL:
+            return _runs_on(self._status_words[row])
+        return bool(self.state[row] == LIVE)
 
     def _give_up(self, worker: WorkerProcess, error: WorkerError) -> None:
         self.lost.update(worker.rows)
@@ -411,10 +429,18 @@ class Engine:
         if worker.rows[0] in self._groups:
             self._flush(self._groups[worker.rows[0]])
 
+    def require_episodes(self, rows: Sequence[int]) -> None:
+        """Refuse rows whose episode was lost and that have not been told so yet."""
+        lost = {id(self._doomed[row]): self._doomed[row] for row in rows if row in self._doomed}
+        if lost:
+            raise several(list(lost.values()))
+
     def put_back(self, rows: np.ndarray, ended: Sequence[bool]) -> None:
         """Note rows that go on from a loaded state, whatever had become of their episode."""
-        for row in rows.tolist():
+        for row, is_over in zip(rows.tolist(), ended, strict=True):
             self._doomed.pop(row, None)
+            if not is_over:
+                self._blank.discard(row)
         self.state[rows] = np.where(ended, ENDED, LIVE)
 
     def note_ends(self, rows: Sequence[int]) -> None:
@@ -427,6 +453,11 @@ class Engine:
         """Return the seed of the row that a worker is, or was last, at work on."""
         busy = [row for row in worker.rows if self._post.expects(row)]
         return self.seeds[(busy or worker.rows)[0]]
+
+
+def _runs_on(status: memoryview) -> bool:
+    """Tell whether a row is in mid-episode after the command that its status words answer."""
+    return bool(status[w.WAS_RESET] or (status[w.NUM_STEPS] and not (status[w.TERMINATED] or status[w.TRUNCATED])))
 
 
 def _list(rows: Sequence[int]) -> str:

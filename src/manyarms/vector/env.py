@@ -307,6 +307,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def save_state(self, rows: Sequence[int] | np.ndarray | None = None) -> list[Any]:
         """Return the full state of each row, to go back to with `load_state` or as an episode's `init_state`."""
         indices = row_indices(self._all_rows if rows is None else rows, self.num_envs)
+        self._engine.require_episodes(indices.tolist())
         return list(self._call(indices, "save_state", [()] * len(indices), {}))
 
     def load_state(self, states: Sequence[Any], rows: Sequence[int] | np.ndarray | None = None) -> None:
@@ -381,10 +382,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def _note_ends(self, ended: np.ndarray, aborted: np.ndarray) -> None:
         if ended.any():
             self._engine.note_ends(np.flatnonzero(ended & ~aborted).tolist())
-        if self._mode != w.SAME_STEP:
-            held = (self._status[:, w.NUM_STEPS] == 0) & (self._status[:, w.WAS_RESET] == 0)
-            self._engine.state[:] = np.where(aborted, ABORTED, np.where(ended | held, ENDED, LIVE))
-        elif aborted.any():
+        runs_on = (self._status[:, w.WAS_RESET] != 0) | ((self._status[:, w.NUM_STEPS] != 0) & ~ended)
+        self._engine.state[:] = np.where(aborted, ABORTED, np.where(runs_on, LIVE, ENDED))
+        if self._mode == w.SAME_STEP and aborted.any():
             self._resets.begin_again(np.flatnonzero(aborted).tolist())
         self._uncertain = self._mode == w.DISABLED and bool(ended.any())
 
