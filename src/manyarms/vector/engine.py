@@ -6,7 +6,6 @@ The engine knows rows and workers; what the arrays mean is `VectorEnv`'s busines
 from __future__ import annotations
 
 import os
-import struct
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from manyarms.vector.topology import seconds_awake
 from manyarms.workers import wire
 from manyarms.workers import words as w
 from manyarms.workers.arena import Arena, Layout
+from manyarms.workers.messages import check_reply
 
 
 class Engine:
@@ -44,6 +44,7 @@ class Engine:
         self._plain_status = b""
         self._post = Post(self.arena, supervisor.workers, supervisor.bell_fd)
         self.control = self._post.control
+        self._most = _most_of_each_word(merged, config, self.arena)
         self._poll = supervisor.poll
         self.health = Health(supervisor, config)
         self.state = np.full(rows, NEW)
@@ -292,6 +293,40 @@ class Engine:
             self.replies.clear()
             self._raise_failures()
 
+    def settle(self, rows: np.ndarray) -> np.ndarray:
+        """Return the status of rows that are being collected, and note what has become of them.
+
+        What cannot be is not believed: the worker is replaced, the row aborted, and its status zero.
+        """
+        status = self.status[rows]
+        ended = (status[:, w.TERMINATED] | status[:, w.TRUNCATED]) != 0
+        runs_on = (status[:, w.WAS_RESET] != 0) | ((status[:, w.NUM_STEPS] != 0) & ~ended)
+        self.state[rows] = np.where(runs_on, LIVE, ENDED)
+        if self.aborted:
+            self.state[[row for row in rows.tolist() if row in self.aborted]] = ABORTED
+        sent = self.control[rows, w.NUM_ACTIONS]
+        wrong = ((status < 0) | (status > self._most)).any(axis=1)
+        wrong |= (status[:, w.NUM_STEPS] > sent) | (sent > self._most[w.NUM_STEPS])
+        for i in np.flatnonzero(wrong).tolist():
+            self.refuse(int(rows[i]), wire.Unreadable(f"it reports {status[i].tolist()} after {sent[i]} actions"))
+            status[i] = 0
+        return status
+
+    def refuse(self, row: int, error: wire.Unreadable) -> None:
+        """Abort a row that is being collected, for what it brought cannot be read, and replace its worker."""
+        worker = self._worker_of[row]
+        told = worker.nonsense(error, self.seeds[row])
+        self.status[row] = 0
+        self.state[row], self.aborted[row] = ABORTED, told
+        self.replies.pop(row, None)
+        self._doomed.pop(row, None)
+        if worker.phase == READY:  # or what another of its rows brought has ended it already
+            self._fail(worker, told)
+        if self._failures:  # it is given up
+            self.state[row] = NEW
+            del self.aborted[row]
+            self._raise_failures()
+
     def abandon(self) -> None:
         """Wait for whatever is under way and forget it, as after an interrupt."""
         for group in self._all_groups:
@@ -343,14 +378,14 @@ class Engine:
     def _take_reply(self, row: int) -> None:
         worker = self._worker_of[row]
         try:
-            reply = worker.receive()
-            error = reply.get("error")
-        except (OSError, ValueError, KeyError, AttributeError, struct.error):
+            reply = check_reply(worker.receive(), asked=self.control[row, w.COMMAND] == w.CALL)
+        except (OSError, wire.Unreadable) as unreadable:
             # Half an answer, or nonsense: nothing it says can be trusted any more.
-            told = self.health.nonsense(worker, self.seeds[row])
+            told = worker.nonsense(unreadable, self.seeds[row])
             self._lose_row(row, told)
             self._fail(worker, told)
             return
+        error = reply.get("error")
         if error is None:
             self.replies[row] = reply
             self._ready.append(row)
@@ -439,9 +474,9 @@ class Engine:
         """Note rows that go on from a loaded state, whatever had become of their episode."""
         for row, is_over in zip(rows.tolist(), ended, strict=True):
             self._doomed.pop(row, None)
-            if not is_over:
+            if is_over is not True:
                 self._blank.discard(row)
-        self.state[rows] = np.where(ended, ENDED, LIVE)
+            self.state[row] = ENDED if is_over is True else LIVE
 
     def note_ends(self, rows: Sequence[int]) -> None:
         """Count episodes that came to their end."""
@@ -453,6 +488,18 @@ class Engine:
         """Return the seed of the row that a worker is, or was last, at work on."""
         busy = [row for row in worker.rows if self._post.expects(row)]
         return self.seeds[(busy or worker.rows)[0]]
+
+
+def _most_of_each_word(merged: MergedSpec, config: VectorConfig, arena: Arena) -> np.ndarray:
+    """Return how large each word of a status can be."""
+    most = np.zeros(w.STATUS_WORDS, np.int32)
+    most[[w.TERMINATED, w.TRUNCATED, w.SUCCESS, w.FAILED, w.REPLY, w.WAS_RESET]] = 1
+    most[w.NUM_STEPS] = config.max_chunk
+    most[w.INFO_BYTES] = config.info_bytes
+    most[w.FINAL_BYTES] = config.info_bytes if "final_info" in arena.layout.slots else 0
+    most[w.INFO_MASK] = (1 << len(merged.spec.infos)) - 1
+    most[w.FRAMES] = max((ring.shape[1] for ring in arena.arrays("frames").values()), default=0)
+    return most
 
 
 def _runs_on(status: memoryview) -> bool:
