@@ -305,9 +305,9 @@ class Engine:
         if self.aborted:
             self.state[[row for row in rows.tolist() if row in self.aborted]] = ABORTED
         sent = self.control[rows, w.NUM_ACTIONS]
-        wrong = ((status < 0) | (status > self._most)).any(axis=1)
-        wrong |= (status[:, w.NUM_STEPS] > sent) | (sent > self._most[w.NUM_STEPS])
-        for i in np.flatnonzero(wrong).tolist():
+        beyond = status.view(np.uint32) > self._most  # what is below zero is beyond all
+        beyond[:, w.NUM_STEPS] |= status[:, w.NUM_STEPS] > sent
+        for i in np.flatnonzero(beyond.any(axis=1)).tolist() if beyond.any() else ():
             self.refuse(int(rows[i]), wire.Unreadable(f"it reports {status[i].tolist()} after {sent[i]} actions"))
             status[i] = 0
         return status
@@ -492,7 +492,7 @@ class Engine:
 
 def _most_of_each_word(merged: MergedSpec, config: VectorConfig, arena: Arena) -> np.ndarray:
     """Return how large each word of a status can be."""
-    most = np.zeros(w.STATUS_WORDS, np.int32)
+    most = np.zeros(w.STATUS_WORDS, np.uint32)
     most[[w.TERMINATED, w.TRUNCATED, w.SUCCESS, w.FAILED, w.REPLY, w.WAS_RESET]] = 1
     most[w.NUM_STEPS] = config.max_chunk
     most[w.INFO_BYTES] = config.info_bytes

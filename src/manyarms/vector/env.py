@@ -276,7 +276,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         steps = status[:, w.NUM_STEPS]
         if not self._engine.aborted and not status[:, w.NUM_STEPS + 1 :].any() and steps.tolist() == lengths.tolist():
             return self._results.plain_chunk(done, steps, int(lengths.max(initial=1)), False, timing)
-        length = int(lengths[status[:, w.WAS_RESET] == 0].max(initial=1))
+        length = min(int(lengths[status[:, w.WAS_RESET] == 0].max(initial=1)), self.config.max_chunk)
         chunk = self._results.chunk(done, length, False, timing)
         self._engine.note_ends(done[chunk.ended & ~chunk.aborted].tolist())
         return chunk

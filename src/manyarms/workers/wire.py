@@ -39,6 +39,7 @@ _HEAD = struct.Struct("<4sI")
 _MAGIC = b"arms"
 
 #: Arrays of these travel: truth values, numbers, dates, texts and raw bytes.
+_KINDS = "biufcmMSUV"
 _DTYPE = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9]{0,9}[A-Za-z]{1,2}\])?")
 
 #: What goes wrong inside while bytes are taken for what they are not.
@@ -122,7 +123,7 @@ def _pack_foreign(value: Any, blobs: List[bytes]) -> Any:
 
 def _travels(array: Any) -> bool:
     dtype = array.dtype
-    return bool(dtype.names is None and _DTYPE.fullmatch(dtype.str) and (dtype.itemsize or not array.shape))
+    return dtype.kind in _KINDS and dtype.names is None and bool(dtype.itemsize or not array.shape)
 
 
 def _blob(data: bytes, blobs: List[bytes]) -> List[int]:
