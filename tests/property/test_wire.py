@@ -169,6 +169,7 @@ BOMBS = {
     "nested lists": b"[" * 100_000,
     "nested objects": b'{"a":' * 100_000,
     "closed nested lists": b"[" * 3000 + b"]" * 3000,
+    "lists nested a little too deep": b"[" * 101 + b"]" * 101,
     "an array larger than its bytes": b'{"~a":["<f8",[0,0],[1099511627776]]}',
     "an array without bytes": b'{"~a":["<U0",[0,0],[1099511627776]]}',
     "an empty array of great extent": b'{"~a":["<f8",[0,0],[0,9223372036854775807]]}',
