@@ -7,8 +7,10 @@ import os
 import random
 import signal
 import stat
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from manyarms.simulators.base import Field, LockstepSimulator, Simulator, Spec, Start, StepResult, Task, put
+from manyarms.workers import words
 
 SIZES = {"near": 3, "far": 5}
 IMAGE = (4, 6, 3)
@@ -186,10 +189,49 @@ class Herd(LockstepSimulator):
         return self.moved_while_held
 
 
+def wait_while_held(folder: str) -> None:
+    """Wait as long as there is a file that holds this worker: ``hold-<worker>``."""
+    while os.path.exists(os.path.join(folder, "hold-" + os.environ["MANYARMS_WORKER"])):
+        time.sleep(0.002)
+
+
+class Held(Walker):
+    """A walker whose resets and steps can be held up from outside."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(cameras=(), goal=1e9)
+        self.folder = folder
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        wait_while_held(self.folder)
+        super().reset(task, seed, init_state)
+
+    def step(self, action: Any) -> StepResult:
+        wait_while_held(self.folder)
+        return super().step(action)
+
+
+class HeldHerd(Herd):
+    """A herd whose resets and steps can be held up from outside."""
+
+    def __init__(self, rows: int, folder: str, partial_reset: bool = True, longest: int = 50) -> None:
+        super().__init__(rows, partial_reset, longest)
+        self.folder = folder
+
+    def reset(self, rows: Sequence[int], starts: Sequence[Start]) -> None:
+        wait_while_held(self.folder)
+        super().reset(rows, starts)
+
+    def step(self, actions: Sequence[Any], live: np.ndarray) -> list[StepResult]:
+        wait_while_held(self.folder)
+        return super().step(actions, live)
+
+
 class Misbehaving(Simulator):
     """Does what it is told by the first number of its action: raise, lie about shapes, exit, crash or hang."""
 
     RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL, SPIN, STOP, NONSENSE = range(1, 11)
+    DIE_AFTER_RESET, BABBLE = 20, 21  # what `Faulty` alone does
 
     def __init__(self, fail_at: str = "", noise: bool = False) -> None:
         self.spec = Spec({"": Field((3,), "float32")}, {"": Field((1,), "float32")})
@@ -339,6 +381,97 @@ def write_nonsense() -> None:
     raise ValueError("wrote nonsense")
 
 
+def worker_around() -> Any:
+    """Return the worker that is running what calls this."""
+    frame = sys._getframe()  # type: Any
+    while type(frame.f_locals.get("self")).__name__ != "Worker":
+        frame = frame.f_back
+    return frame.f_locals["self"]
+
+
+class Scribbler(Simulator):
+    """Writes what it is told to where only its worker should: to the status, the info, the bell and the socket."""
+
+    def __init__(self, once: str = "") -> None:
+        self.once = once
+        self.clock = 0
+        self.seed = None  # type: int | None
+        self.nap = 0.0
+        self.status = {}  # type: dict[int, int]
+        self.own = {}  # type: dict[str, Any]
+        self.info_bytes = self.after = self.bell = b""
+        self.rings_for = -1
+        self.spec = Spec({"": Field((1,))}, {"": Field((1,))})
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        self.clock = 0
+        self.seed = seed
+
+    def step(self, action: Any) -> StepResult:
+        time.sleep(self.nap)
+        worker = worker_around()
+        if self.rings_for >= 0:
+            self.bell = struct.pack("<II", self.rings_for, worker.ports[0].control[words.SEQUENCE])
+        if self.bell:
+            os.write(worker.bell_fd, self.bell)
+        self.clock += 1
+        return StepResult(1.0)
+
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        out[""][0] = self.clock
+
+    def info(self) -> dict[str, Any]:
+        worker = worker_around()
+        port = next(runner.port for runner in worker.runners if runner.simulator is self)
+        if self.clock == 0:
+            if self.once and os.path.exists(self.once):
+                os.remove(self.once)
+                self._write_info(port, b"spam")
+                return {}
+            return {"seed": self.seed}
+        for word, value in self.status.items():
+            port.plain_steps = 0
+            port.status[word] = value
+        if self.info_bytes:
+            self._write_info(port, self.info_bytes)
+        if self.after:
+            worker.sock.sendall(self.after)
+            port.status[words.REPLY] = 1
+        return self.own
+
+    def _write_info(self, port: Any, data: bytes) -> None:
+        port.plain_steps = 0
+        port._info_area[: len(data)] = data
+        port.status[words.INFO_BYTES] = len(data)
+
+    def say(self, data: bytes) -> None:
+        worker_around().sock.sendall(data)
+
+
+class Babbling(Simulator):
+    """Kills its process at 1; says what a file holds, once, instead of how it is made."""
+
+    def __init__(self, orders: str) -> None:
+        self.spec = Spec({"": Field((1,))}, {"": Field((1,))})
+        if os.path.exists(orders):
+            with open(orders, "rb") as file:
+                data = file.read()
+            os.remove(orders)
+            worker_around().sock.sendall(data)
+            time.sleep(1000)
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        pass
+
+    def step(self, action: Any) -> StepResult:
+        if action[0] == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return StepResult(1.0)
+
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        out[""][0] = 0
+
+
 class Vanishing(Sleeper):
     """Starts until a file appears."""
 
@@ -405,15 +538,42 @@ class Parent(Sleeper):
 
 
 class Faulty(Walker):
-    """A walker whose third action number is an order to misbehave."""
+    """A walker whose third action number is an order to misbehave.
 
-    def __init__(self) -> None:
+    It may also die just after a reset, and talk nonsense when its worker starts again.
+    """
+
+    NONSENSE = (
+        b"spam\n" * 9,
+        b"arms\xff\xff\xff\xff",
+        b"arms\x06\x00\x00\x00\x02\x00\x00\x00{}",
+        b"arms\x04\0\0\0" + bytes(4),
+    )
+
+    def __init__(self, folder: str = "") -> None:
         super().__init__(cameras=(), goal=1e9)
         self.spec = replace(self.spec, actions={"": Field((3,), "float32")})
         self.trouble = Misbehaving()
+        self.dying = False
+        self.orders = os.path.join(folder, "babble-" + os.environ["MANYARMS_WORKER"])
+        if folder and os.path.exists(self.orders):
+            os.remove(self.orders)
+            worker_around().sock.sendall(self.NONSENSE[os.getpid() % len(self.NONSENSE)])
+            time.sleep(1000)
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        super().reset(task, seed, None)
+        if init_state == "die":
+            self.dying = True
+            threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
     def step(self, action: Any) -> StepResult:
         order = int(action[2])
+        if self.dying:
+            time.sleep(1000)
+        if order == Misbehaving.BABBLE:
+            with open(self.orders, "w"):
+                os.kill(os.getpid(), signal.SIGKILL)
         if order == Misbehaving.WRONG_SHAPE:
             self.trouble.shape = 2
         elif order == Misbehaving.WRONG_RESULT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ FAULTS = {
     Misbehaving.STOP: "it is stopped",
     Misbehaving.WRONG_RESULT: "unpack",
     Misbehaving.NONSENSE: "cannot be read",
+    Misbehaving.DIE_AFTER_RESET: "was killed by SIGKILL",
+    Misbehaving.BABBLE: "was killed by SIGKILL",
 }
 
 
@@ -50,12 +53,13 @@ def run_all(envs: manyarms.VectorEnv, episodes: int, faults: dict[int, tuple[int
         attempts[episode] += 1
         running[row] = (episode, 0)
         seen[episode] = []
-        envs.begin([row], EpisodeId(seed=episode, index=episode))
+        dies = attempts[episode] == 1 and faults.get(episode, (0, 0))[0] == Misbehaving.DIE_AFTER_RESET
+        envs.begin([row], EpisodeId(seed=episode, init_state="die" if dies else None, index=episode))
 
     for row in range(WORKERS):
         begin(row)
     while running:
-        ready = envs.recv(min_rows=1)
+        ready = envs.recv(min_rows=3)  # so that what is done waits for others, and may die meanwhile
         for i, row in enumerate(ready.rows.tolist()):
             episode, step = running.pop(row)
             if ready.aborted[i]:
@@ -78,9 +82,14 @@ def run_all(envs: manyarms.VectorEnv, episodes: int, faults: dict[int, tuple[int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [60, pytest.param(210, marks=pytest.mark.soak)])
-def test_faults_change_nothing_and_are_all_accounted_for(count: int) -> None:
+def test_faults_change_nothing_and_are_all_accounted_for(count: int, tmp_path: Path) -> None:
     episodes = 2 * count + 20
-    options = {"max_episode_steps": LENGTH, "step_timeout": 0.4, "max_restarts": 30}
+    options: dict[str, Any] = {
+        "folder": str(tmp_path),
+        "max_episode_steps": LENGTH,
+        "step_timeout": 0.4,
+        "max_restarts": 30,
+    }
     with manyarms.make_vec("standins:Faulty", WORKERS, **options) as envs:
         undisturbed = run_all(envs, episodes, {})
         assert envs.failures == [], "no healthy worker may be taken for a sick one"
@@ -96,6 +105,10 @@ def test_faults_change_nothing_and_are_all_accounted_for(count: int) -> None:
         failures = envs.failures
 
     assert disturbed == undisturbed, "every episode must come out bit for bit as without faults"
+    babble = [str(error) for error in failures if "seed " not in str(error)]
+    assert len(babble) == sum(kind == Misbehaving.BABBLE for kind, _ in faults.values())
+    assert all("cannot be read" in text for text in babble), "what starts again and talks nonsense is told too"
+    failures = [error for error in failures if str(error) not in babble]
     assert len(failures) == len(faults) == count
     by_seed = {episode: text for error in failures for episode, text in [(_seed_in(str(error)), str(error))]}
     assert sorted(by_seed) == sorted(faults)

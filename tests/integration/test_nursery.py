@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 
 import manyarms
 from manyarms.vector import nursery
+from manyarms.workers import wire
+from manyarms.workers.messages import check
 
 
 def parents(envs: manyarms.VectorEnv) -> set[int]:
@@ -113,3 +117,43 @@ def test_ctrl_c_in_the_moment_a_process_starts_leaves_none_behind(method: str, m
         manyarms.make_vec("gym/CartPole-v1", 2, start_method=method)
     assert len(started) == 1
     assert not psutil.pid_exists(started[0])
+
+
+FALSE_NURSERY = """\
+#!{python}
+import os, socket, sys
+if len(sys.argv) > 6:  # a worker that is started by itself
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+sock = socket.socket(fileno=int(sys.argv[-2]))
+for answer in {answers!r}:
+    sock.recv(1 << 16)
+    sock.sendall(answer)
+sock.recv(1)
+"""
+FALSE_ANSWERS = {
+    "text": [b"importing, please wait\n"],
+    "no dict": [wire.frame([1])],
+    "no truth value": [wire.frame({"ready": "yes"})],
+    "a head of four gigabytes": [b"arms\xff\xff\xff\xff"],
+    "a process that is text": [wire.frame({"ready": True}), wire.frame({"pid": "12"})],
+    "a process that cannot be": [wire.frame({"ready": True}), wire.frame({"pid": 1 << 40})],
+    "an answer to something else": [wire.frame({"ready": True}), wire.frame({"code": 0})],
+}
+
+
+@pytest.mark.parametrize("answers", FALSE_ANSWERS.values(), ids=list(FALSE_ANSWERS))
+def test_workers_start_by_themselves_where_the_nursery_talks_nonsense(answers: list[bytes], tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(FALSE_NURSERY.format(python=sys.executable, answers=answers))
+    python.chmod(0o755)
+    with manyarms.make_vec("standins:Sleeper", 2, python=str(python)) as envs:
+        assert parents(envs) == {os.getpid()}
+        envs.reset(seed=0)
+        assert envs.step(np.zeros((2, 1), np.float32))[1].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1, 1 << 23, True, 3.0])
+def test_no_answer_of_a_nursery_can_name_what_is_no_worker(pid: Any) -> None:
+    """Such numbers are signalled one day: -1 is everyone."""
+    with pytest.raises(wire.Unreadable):
+        check({"pid": pid}, "forked")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import functools
+import json
 import math
 import socket
+import struct
+import threading
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -37,6 +43,21 @@ VALUES = st.recursive(
         st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(st.text(max_size=4), inner, max_size=3),
         st.dictionaries(st.integers(), inner, max_size=2),
+    ),
+    max_leaves=8,
+)
+
+#: Plain JSON in which our tags turn up, with bodies like theirs and unlike them.
+NUMBERS = st.one_of(st.integers(-2, 50), st.integers(), st.booleans(), st.floats())
+DTYPES = st.one_of(st.sampled_from(["<f8", "|u1", "<U3", "<U0", "|O", "|V4", "i4,f8", "<M8[ns]", "", "f"]), st.text())
+BODIES = st.tuples(DTYPES, st.lists(NUMBERS, max_size=3), st.lists(NUMBERS, max_size=3)).map(list)
+JSON = st.recursive(
+    st.one_of(st.none(), NUMBERS, st.text(max_size=4), BODIES, BODIES.map(lambda body: body[:2])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.one_of(st.sampled_from(["~a", "~b", "~d", "~n", "~t"]), st.text(max_size=2)), inner, max_size=2
+        ),
     ),
     max_leaves=8,
 )
@@ -98,3 +119,128 @@ def test_a_closed_socket_is_an_error_not_a_hang() -> None:
     ours.close()
     with theirs, pytest.raises(wire.Disconnected):
         wire.receive(theirs)
+
+
+def test_empty_arrays_come_back_with_their_shape() -> None:
+    for value in (np.zeros((0, 3), np.float32), np.zeros((2, 0), "<U3"), np.array(5.0), np.array("")):
+        assert same(wire.decode(wire.encode(value)), value)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_value_or_unreadable(data: bytes) -> None:
+    with contextlib.suppress(wire.Unreadable):
+        wire.decode(data)
+
+
+@given(JSON, st.binary(max_size=40))
+def test_any_text_before_any_bytes_is_a_value_or_unreadable(value: Any, blobs: bytes) -> None:
+    """Well-formed JSON that uses our tags for anything."""
+    text = json.dumps(value).encode()
+    with contextlib.suppress(wire.Unreadable):
+        wire.decode(struct.pack("<I", len(text)) + text + blobs)
+
+
+@given(VALUES, st.data())
+def test_a_message_with_bytes_changed_is_a_value_or_unreadable(value: Any, data: st.DataObject) -> None:
+    sent = bytearray(wire.encode(value))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(sent) - 1))
+        if data.draw(st.booleans()):
+            sent[at] = data.draw(st.integers(0, 255))
+        else:
+            del sent[at : at + data.draw(st.integers(1, 4))]
+        if not sent:
+            break
+    with contextlib.suppress(wire.Unreadable):
+        wire.decode(sent)
+
+
+@given(st.binary(max_size=60), st.booleans(), st.integers(0, 3))
+def test_any_bytes_on_a_socket_are_a_value_unreadable_or_an_end(data: bytes, framed: bool, lie: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall((b"arms" + struct.pack("<I", len(data) + lie) if framed else b"") + data)
+        ours.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(wire.Unreadable, wire.Disconnected):
+            wire.receive(theirs)
+
+
+BOMBS = {
+    "nested lists": b"[" * 100_000,
+    "nested objects": b'{"a":' * 100_000,
+    "closed nested lists": b"[" * 3000 + b"]" * 3000,
+    "lists nested a little too deep": b"[" * 101 + b"]" * 101,
+    "an array larger than its bytes": b'{"~a":["<f8",[0,0],[1099511627776]]}',
+    "an array without bytes": b'{"~a":["<U0",[0,0],[1099511627776]]}',
+    "an empty array of great extent": b'{"~a":["<f8",[0,0],[0,9223372036854775807]]}',
+    "a negative shape": b'{"~a":["|u1",[0,0],[-1,-1]]}',
+    "many dimensions": b'{"~a":["|u1",[0,0],[' + b"0," * 500 + b"0]]}",
+    "bytes beyond the end": b'{"~b":[0,4294967295]}',
+    "bytes before the beginning": b'{"~b":[-1,1]}',
+    "objects": b'{"~a":["|O",[0,0],[0]]}',
+    "records": b'{"~a":["i4,f8",[0,0],[0]]}',
+    "a sub-array": b'{"~a":["(3,)f8",[0,0],[0]]}',
+    "a long number": b"9" * 100_000,
+    "a key that cannot be one": b'{"~d":[[{"a":1},1]]}',
+    "a true offset": b'{"~b":[false,false]}',
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=list(BOMBS))
+def test_what_would_take_much_is_unreadable_at_little_cost(text: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(wire.Unreadable):
+            wire.decode(struct.pack("<I", len(text)) + text)
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(text) + 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_bytes_named_twice_are_unreadable() -> None:
+    """Else a short text could ask for the same megabytes again and again."""
+    text = b'[{"~b":[0,4]},{"~b":[0,4]}]'
+    with pytest.raises(wire.Unreadable):
+        wire.decode(struct.pack("<I", len(text)) + text + b"1234")
+
+
+def test_bytes_that_nothing_names_are_unreadable() -> None:
+    with pytest.raises(wire.Unreadable):
+        wire.decode(wire.encode({"a": b"12"}) + b"3")
+
+
+def test_a_head_that_promises_gigabytes_is_refused_before_they_come() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"arms" + struct.pack("<I", 0xFFFFFFFF))
+        with pytest.raises(wire.Unreadable):
+            wire.receive(theirs)
+
+
+@pytest.mark.parametrize("value", ["x" * (wire.MOST_TEXT + 1), functools.reduce(lambda v, _: [v], range(200), 0)])
+def test_what_the_other_side_would_refuse_is_not_sent(value: Any) -> None:
+    with pytest.raises(ValueError, match="too"):
+        wire.encode(value)
+
+
+def test_half_a_frame_is_waited_for_no_longer_than_allowed() -> None:
+    """However slowly the rest trickles in."""
+    ours, theirs = socket.socketpair()
+    frame = wire.frame({"a": b"1" * 500})
+    stop = threading.Event()
+
+    def trickle() -> None:
+        for byte in frame[:-1]:
+            if stop.wait(0.01):
+                return
+            ours.send(bytes([byte]))
+
+    with ours, theirs:
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            with pytest.raises(TimeoutError):
+                wire.receive(theirs, seconds=0.2)
+        finally:
+            stop.set()
+            thread.join()

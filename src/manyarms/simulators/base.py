@@ -167,6 +167,9 @@ class Spec:
         value: Dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         for role in ("observations", "actions", "infos"):
             value[role] = {name: f.to_json() for name, f in value[role].items()}
+        value["horizon"] = None if self.horizon is None else int(self.horizon)
+        value["control_rate"] = None if self.control_rate is None else float(self.control_rate)
+        value["can_save"], value["partial_reset"] = bool(self.can_save), bool(self.partial_reset)
         value["tasks"] = [task.to_json() for task in self.tasks]
         return value
 

@@ -6,7 +6,6 @@ The engine knows rows and workers; what the arrays mean is `VectorEnv`'s busines
 from __future__ import annotations
 
 import os
-import struct
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from manyarms.vector.topology import seconds_awake
 from manyarms.workers import wire
 from manyarms.workers import words as w
 from manyarms.workers.arena import Arena, Layout
+from manyarms.workers.messages import check_reply
 
 
 class Engine:
@@ -44,6 +44,7 @@ class Engine:
         self._plain_status = b""
         self._post = Post(self.arena, supervisor.workers, supervisor.bell_fd)
         self.control = self._post.control
+        self._most = _most_of_each_word(merged, config, self.arena)
         self._poll = supervisor.poll
         self.health = Health(supervisor, config)
         self.state = np.full(rows, NEW)
@@ -57,6 +58,8 @@ class Engine:
         """Rows that come back without a result, and why; whoever collects them takes them out."""
         self._doomed: dict[int, WorkerError] = {}
         """Rows whose episode was lost while nothing was under way: told at the next step."""
+        self._blank: set[int] = set()
+        """Rows whose worker was replaced, and was not told to reset them yet."""
         self._queued: list[tuple[int, int, bytes]] = []
         """Commands for workers that are being started again."""
         self.lost: set[int] = set()
@@ -110,7 +113,7 @@ class Engine:
         The usual case of `step`, `collect_all` and reading the status, at a third of their cost.
         """
         post = self._post
-        if self._groups or post.in_flight or self._ready or self.health.needs_care:
+        if self._groups or post.in_flight or self._ready or self._blank or self.health.needs_care:
             self._step_all_with_care()
             return False
         post.send_step_to_all()
@@ -126,12 +129,12 @@ class Engine:
         return False
 
     def _step_all_with_care(self) -> None:
-        """Step every row; those whose episode was aborted, or whose worker is due for recycling, begin a new one."""
+        """Step every row; those whose worker cannot begin the next episode by itself are told to, with a seed."""
         rows = range(len(self.state))
         self.require_idle(rows)
         for row in rows:
-            due = self.state[row] == ENDED and self.health.wants_recycling(self._worker_of[row])
-            if self.state[row] == ABORTED or due:
+            replaced = row in self._blank or self.health.wants_recycling(self._worker_of[row])
+            if self.state[row] == ABORTED or (self.state[row] == ENDED and replaced):
                 seed = self.health.next_seed(row, self.seeds[row])
                 self._begin(row, {"task": None, "seed": seed, "init_state": None, "options": None})
             else:
@@ -161,12 +164,21 @@ class Engine:
         self._flush_full_groups()
 
     def _begin(self, row: int, start: dict[str, Any]) -> None:
-        self._doomed.pop(row, None)
         worker = self._worker_of[row]
-        if self.health.wants_recycling(worker) and not any(self.state[r] == LIVE for r in worker.rows if r != row):
+        self.state[row] = NEW
+        if self.health.wants_recycling(worker) and not any(map(self._is_in_use, worker.rows)):
             self.health.recycle(worker)
+            self._blank.update(worker.rows)
             self._post.note_doorbells()
+        self._doomed.pop(row, None)
+        self._blank.discard(row)
         self._submit(row, w.RESET, wire.encode(start))
+
+    def _is_in_use(self, row: int) -> bool:
+        """Tell whether a row is in mid-episode, or has a command under way or a result to be collected."""
+        group = self._groups.get(row)
+        waits = row in self._ready or (group is not None and row in group.pending)
+        return waits or self._post.expects(row) or self.state[row] == LIVE
 
     def call(self, rows: Sequence[int], payloads: Sequence[bytes]) -> list[Any]:
         """Call a method of each row's simulator and wait for the answers."""
@@ -281,6 +293,40 @@ class Engine:
             self.replies.clear()
             self._raise_failures()
 
+    def settle(self, rows: np.ndarray) -> np.ndarray:
+        """Return the status of rows that are being collected, and note what has become of them.
+
+        What cannot be is not believed: the worker is replaced, the row aborted, and its status zero.
+        """
+        status = self.status[rows]
+        ended = (status[:, w.TERMINATED] | status[:, w.TRUNCATED]) != 0
+        runs_on = (status[:, w.WAS_RESET] != 0) | ((status[:, w.NUM_STEPS] != 0) & ~ended)
+        self.state[rows] = np.where(runs_on, LIVE, ENDED)
+        if self.aborted:
+            self.state[[row for row in rows.tolist() if row in self.aborted]] = ABORTED
+        sent = self.control[rows, w.NUM_ACTIONS]
+        beyond = status.view(np.uint32) > self._most  # what is below zero is beyond all
+        beyond[:, w.NUM_STEPS] |= status[:, w.NUM_STEPS] > sent
+        for i in np.flatnonzero(beyond.any(axis=1)).tolist() if beyond.any() else ():
+            self.refuse(int(rows[i]), wire.Unreadable(f"it reports {status[i].tolist()} after {sent[i]} actions"))
+            status[i] = 0
+        return status
+
+    def refuse(self, row: int, error: wire.Unreadable) -> None:
+        """Abort a row that is being collected, for what it brought cannot be read, and replace its worker."""
+        worker = self._worker_of[row]
+        told = worker.nonsense(error, self.seeds[row])
+        self.status[row] = 0
+        self.state[row], self.aborted[row] = ABORTED, told
+        self.replies.pop(row, None)
+        self._doomed.pop(row, None)
+        if worker.phase == READY:  # or what another of its rows brought has ended it already
+            self._fail(worker, told)
+        if self._failures:  # it is given up
+            self.state[row] = NEW
+            del self.aborted[row]
+            self._raise_failures()
+
     def abandon(self) -> None:
         """Wait for whatever is under way and forget it, as after an interrupt."""
         for group in self._all_groups:
@@ -323,7 +369,7 @@ class Engine:
                 self._groups[row].outstanding -= 1
                 if self.control[row, w.COMMAND] != w.CALL:
                     # Known at once, not when the caller looks: its neighbours' steps wait for it.
-                    self.state[row] = ENDED if words[w.TERMINATED] or words[w.TRUNCATED] else LIVE
+                    self.state[row] = LIVE if _runs_on(words) else ENDED
             if words[w.REPLY]:
                 self._take_reply(row)
             else:
@@ -332,14 +378,14 @@ class Engine:
     def _take_reply(self, row: int) -> None:
         worker = self._worker_of[row]
         try:
-            reply = worker.receive()
-            error = reply.get("error")
-        except (OSError, ValueError, KeyError, AttributeError, struct.error):
+            reply = check_reply(worker.receive(), asked=self.control[row, w.COMMAND] == w.CALL)
+        except (OSError, wire.Unreadable) as unreadable:
             # Half an answer, or nonsense: nothing it says can be trusted any more.
-            told = self.health.nonsense(worker, self.seeds[row])
+            told = worker.nonsense(unreadable, self.seeds[row])
             self._lose_row(row, told)
             self._fail(worker, told)
             return
+        error = reply.get("error")
         if error is None:
             self.replies[row] = reply
             self._ready.append(row)
@@ -383,14 +429,21 @@ class Engine:
             elif group is not None and group.pending.get(row, (0, b""))[0] == w.STEP:
                 del group.pending[row]
                 self._lose_row(row, error)
-            elif self.state[row] == LIVE:
+            elif self._has_episode(row):
                 self._doomed[row] = error
+        self._blank.update(worker.rows)
         if group is not None:
             group.outstanding = 0
         final = self.health.take_down(worker, error)
         self._post.note_doorbells()
         if final is not None:
             self._give_up(worker, final)
+
+    def _has_episode(self, row: int) -> bool:
+        """Tell whether a row is in mid-episode, as its result says where nobody has collected that yet."""
+        if row in self._ready and self.control[row, w.COMMAND] != w.CALL:
+            return _runs_on(self._status_words[row])
+        return bool(self.state[row] == LIVE)
 
     def _give_up(self, worker: WorkerProcess, error: WorkerError) -> None:
         self.lost.update(worker.rows)
@@ -411,11 +464,19 @@ class Engine:
         if worker.rows[0] in self._groups:
             self._flush(self._groups[worker.rows[0]])
 
+    def require_episodes(self, rows: Sequence[int]) -> None:
+        """Refuse rows whose episode was lost and that have not been told so yet."""
+        lost = {id(self._doomed[row]): self._doomed[row] for row in rows if row in self._doomed}
+        if lost:
+            raise several(list(lost.values()))
+
     def put_back(self, rows: np.ndarray, ended: Sequence[bool]) -> None:
         """Note rows that go on from a loaded state, whatever had become of their episode."""
-        for row in rows.tolist():
+        for row, is_over in zip(rows.tolist(), ended, strict=True):
             self._doomed.pop(row, None)
-        self.state[rows] = np.where(ended, ENDED, LIVE)
+            if is_over is not True:
+                self._blank.discard(row)
+            self.state[row] = ENDED if is_over is True else LIVE
 
     def note_ends(self, rows: Sequence[int]) -> None:
         """Count episodes that came to their end."""
@@ -427,6 +488,23 @@ class Engine:
         """Return the seed of the row that a worker is, or was last, at work on."""
         busy = [row for row in worker.rows if self._post.expects(row)]
         return self.seeds[(busy or worker.rows)[0]]
+
+
+def _most_of_each_word(merged: MergedSpec, config: VectorConfig, arena: Arena) -> np.ndarray:
+    """Return how large each word of a status can be."""
+    most = np.zeros(w.STATUS_WORDS, np.uint32)
+    most[[w.TERMINATED, w.TRUNCATED, w.SUCCESS, w.FAILED, w.REPLY, w.WAS_RESET]] = 1
+    most[w.NUM_STEPS] = config.max_chunk
+    most[w.INFO_BYTES] = config.info_bytes
+    most[w.FINAL_BYTES] = config.info_bytes if "final_info" in arena.layout.slots else 0
+    most[w.INFO_MASK] = (1 << len(merged.spec.infos)) - 1
+    most[w.FRAMES] = max((ring.shape[1] for ring in arena.arrays("frames").values()), default=0)
+    return most
+
+
+def _runs_on(status: memoryview) -> bool:
+    """Tell whether a row is in mid-episode after the command that its status words answer."""
+    return bool(status[w.WAS_RESET] or (status[w.NUM_STEPS] and not (status[w.TERMINATED] or status[w.TRUNCATED])))
 
 
 def _list(rows: Sequence[int]) -> str:

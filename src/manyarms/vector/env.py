@@ -22,7 +22,8 @@ from manyarms.vector.cameras import Cameras
 from manyarms.vector.chunk import Chunk, ChunkTiming, EpisodeId
 from manyarms.vector.config import SimulatorConfig, VectorConfig, parse_autoreset
 from manyarms.vector.engine import Engine
-from manyarms.vector.groups import ABORTED, ENDED, LIVE, NEW
+from manyarms.vector.groups import LIVE, NEW
+from manyarms.vector.infos import add_info
 from manyarms.vector.profile import Profiler
 from manyarms.vector.resets import Resets, start
 from manyarms.vector.results import ResultReader
@@ -122,11 +123,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._engine.require_idle(rows.tolist())
         self._resets.check_groups(rows.tolist())
         began = self.profiler.begin() if self.profiler else None
-        self._resets.begin(starts)
-        infos = self._results.infos(self._all_rows, self._status.copy(), only=starts)
+        infos = self._begin(starts)
         if self.profiler and began:
             self.profiler.finish(*began, rows)
         return self._results.observations(), infos
+
+    def _begin(self, starts: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        """Begin episodes and return their infos; a row whose info cannot be read is begun again."""
+        infos: dict[str, Any] = {}
+        while starts:
+            self._resets.begin(starts)
+            infos = self._results.infos(self._all_rows, self._status.copy(), only=starts, known=infos)
+            starts = {row: starts[row] for row in self._engine.aborted}
+            self._engine.aborted.clear()
+        return infos
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action a row: ``[num_envs, …]``."""
@@ -147,14 +157,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             self._uncertain = False
             terminated, truncated, infos = self._no_ends.copy(), self._no_ends.copy(), {}
         else:
-            status = self._status.copy()
+            status = self._engine.settle(self._all_rows)
+            infos = self._results.infos(self._all_rows, status)
             terminated = status[:, w.TERMINATED] != 0
             aborted, reasons = self._results.take_aborted(self._all_rows)
             truncated = (status[:, w.TRUNCATED] != 0) | aborted
             rewards[status[:, w.NUM_STEPS] == 0] = 0.0
-            infos = self._results.infos(self._all_rows, status)
             for row, reason in reasons.items():
-                infos = self._add_info(infos, self._abort_info(row, reason), row)
+                infos = add_info(infos, self._abort_info(row, reason), row, self.num_envs)
             self._note_ends(terminated | truncated, aborted)
         if profiler and began:
             self.last_timing = profiler.finish(*began, self._all_rows)
@@ -263,11 +273,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         timing = self._finish_timing(began, done)
         status = self._status[done]
         lengths = self._control[done, w.NUM_ACTIONS]
-        if not self._engine.aborted and not status[:, w.NUM_STEPS + 1 :].any():
-            return self._results.plain_chunk(done, status[:, w.NUM_STEPS], int(lengths.max(initial=1)), False, timing)
-        length = int(lengths[status[:, w.WAS_RESET] == 0].max(initial=1))
+        steps = status[:, w.NUM_STEPS]
+        if not self._engine.aborted and not status[:, w.NUM_STEPS + 1 :].any() and steps.tolist() == lengths.tolist():
+            return self._results.plain_chunk(done, steps, int(lengths.max(initial=1)), False, timing)
+        length = min(int(lengths[status[:, w.WAS_RESET] == 0].max(initial=1)), self.config.max_chunk)
         chunk = self._results.chunk(done, length, False, timing)
-        self._engine.state[done] = np.where(chunk.aborted, ABORTED, np.where(chunk.ended, ENDED, LIVE))
         self._engine.note_ends(done[chunk.ended & ~chunk.aborted].tolist())
         return chunk
 
@@ -307,6 +317,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def save_state(self, rows: Sequence[int] | np.ndarray | None = None) -> list[Any]:
         """Return the full state of each row, to go back to with `load_state` or as an episode's `init_state`."""
         indices = row_indices(self._all_rows if rows is None else rows, self.num_envs)
+        self._engine.require_episodes(indices.tolist())
         return list(self._call(indices, "save_state", [()] * len(indices), {}))
 
     def load_state(self, states: Sequence[Any], rows: Sequence[int] | np.ndarray | None = None) -> None:
@@ -381,10 +392,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def _note_ends(self, ended: np.ndarray, aborted: np.ndarray) -> None:
         if ended.any():
             self._engine.note_ends(np.flatnonzero(ended & ~aborted).tolist())
-        if self._mode != w.SAME_STEP:
-            held = (self._status[:, w.NUM_STEPS] == 0) & (self._status[:, w.WAS_RESET] == 0)
-            self._engine.state[:] = np.where(aborted, ABORTED, np.where(ended | held, ENDED, LIVE))
-        elif aborted.any():
+        if self._mode == w.SAME_STEP and aborted.any():
             self._resets.begin_again(np.flatnonzero(aborted).tolist())
         self._uncertain = self._mode == w.DISABLED and bool(ended.any())
 

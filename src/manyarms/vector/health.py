@@ -104,9 +104,9 @@ class Health:
         if suspicion.idle_seconds() < allowed:
             return None
         del self._suspicions[worker.index]
-        tail = worker.log_tail()
+        tail, doing = worker.log_tail(), _COMMANDS.get(command.word, "command")
         return WorkerTimeout(
-            f"{worker.describe(seed)} did not come back from a {_COMMANDS[command.word]} in {elapsed:.1f} s",
+            f"{worker.describe(seed)} did not come back from a {doing} in {elapsed:.1f} s",
             rows=worker.rows,
             why="\n".join(filter(None, [process_state(worker.pid), f"it last printed:\n{tail}" if tail else ""])),
             do="raise step_timeout or reset_timeout, or replay the seed by itself",
@@ -139,15 +139,6 @@ class Health:
         if isinstance(error, ManyarmsError):
             return WorkerDied(error.what, rows=worker.rows, why=error.why, do=error.do, log=error.log)
         return worker.death(seed)
-
-    def nonsense(self, worker: WorkerProcess, seed: int | None) -> WorkerError:
-        """Say that a worker's answer could not be read."""
-        return WorkerDied(
-            f"{worker.describe(seed)} gave an answer that cannot be read, and was ended",
-            rows=worker.rows,
-            why="the simulator may write to files that are not its own",
-            log=str(worker.log_path or ""),
-        )
 
     def note(self, error: WorkerError) -> None:
         """Remember a failure, and tell whoever reads the log."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from manyarms.vector.endings import has_ended
 from manyarms.vector.keeper import Keeper
 from manyarms.workers import wire
+from manyarms.workers.messages import check
 from manyarms.workers.nursery import send_request
 
 #: Forking and reaping take milliseconds; a nursery that takes this long has been stopped, or is out of memory.
@@ -64,7 +65,7 @@ class Nursery:
     def wait_until_ready(self, timeout: float) -> bool:
         """Wait until everything is imported; tell whether it may fork."""
         with contextlib.suppress(NurseryGone):
-            return self._talk(wire.receive, timeout).get("ready", False)
+            return self._talk(lambda sock: check(wire.receive(sock, timeout), "prepared"), timeout)["ready"]
         return False
 
     def bear(self, fds: Sequence[int], env: Mapping[str, str], name: str) -> ForkedChild:

@@ -31,6 +31,7 @@ class Post:
         self._bell_size = min(1 << 16, rows * wire.RECORD.size)
         self._tick = 0
         self._ticks = self.control[:, w.SEQUENCE]
+        self._done = self.control[:, w.DONE]
         self._expected = [0] * rows
         self._sent_at = [0.0] * rows
         self._heard = b""
@@ -108,7 +109,10 @@ class Post:
         self.in_flight += 1
 
     def hear_all(self, poll: Callable[[float], list[tuple[int, int]]], timeout: float) -> bool:
-        """Listen until every row that was sent a step has rung; False when something else must be seen to first."""
+        """Listen until every row that was sent a step has rung; False when something else must be seen to first.
+
+        As many bytes as were expected may be other bytes: the arena says who is done.
+        """
         bell_fd, size = self._bell_fd, self._bell_size
         missing = len(self._expected) * wire.RECORD.size
         while missing > 0:
@@ -118,7 +122,7 @@ class Post:
             data = os.read(bell_fd, size)
             self._heard += data
             missing -= len(data)
-        return True
+        return np.count_nonzero(self._done == self._tick) == len(self._expected)
 
     def accept_all(self) -> None:
         """Take it that all rows are done, as their status says."""
@@ -137,9 +141,9 @@ class Post:
         self._heard = b""
         whole = len(data) - len(data) % wire.RECORD.size
         strange = whole != len(data)
-        expected, done = self._expected, []
+        expected, words, done = self._expected, self._words, []
         for row, tick in wire.RECORD.iter_unpack(data[:whole] if strange else data):
-            if row < len(expected) and expected[row] == tick:
+            if row < len(expected) and expected[row] == tick and words[row][w.DONE] == tick:
                 expected[row] = 0
                 done.append(row)
             else:

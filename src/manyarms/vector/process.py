@@ -8,12 +8,12 @@ import resource
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +47,7 @@ _TAIL_LINES = 12
 #: Commands of no more bytes than this fit into the pipe for all rows of a worker at once.
 _SHORT = 64
 _SECONDS_FOR_A_FRAME = 30.0
+_READ_BYTES = 1 << 20
 
 
 # The phases of a worker's life.
@@ -80,8 +81,10 @@ class WorkerProcess:
         self._log: IO[bytes] | None = None
         self._process: Child | None = None
         self._socket: socket.socket | None = None
-        self._heard: deque[Any] = deque()
-        """Frames that were read before anyone asked for them."""
+        self._heard: deque[bytes] = deque()
+        """Messages that were read before anyone asked for them."""
+        self._inbox = bytearray()
+        """What has arrived of the next."""
 
     @property
     def pid(self) -> int:
@@ -127,6 +130,7 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(commands)
+        ours.settimeout(_SECONDS_FOR_A_FRAME)
         self._socket = ours
         self.pidfd = os.pidfd_open(self._process.pid)
         Keeper.instance().add_group(self._process.pid)
@@ -159,8 +163,11 @@ class WorkerProcess:
                 os.write(self.command_fd, data)
             else:
                 self._ring_at_length(memoryview(data))
-        except (ConnectionError, TimeoutError, ValueError, struct.error):
+        except ConnectionError:
             return
+        except (TimeoutError, wire.Unreadable) as error:
+            self.last_error = self.nonsense(error)
+            self.kill()
 
     def _ring_at_length(self, data: memoryview) -> None:
         """Write what the pipe may not hold, and hear what the worker says meanwhile: else each waits for the other."""
@@ -172,19 +179,34 @@ class WorkerProcess:
             if self.command_fd in ready:
                 data = data[os.write(self.command_fd, data[: select.PIPE_BUF]) :]
             else:
-                self._heard.append(self._read_frame())
+                self._heard.append(self._wait_for_message())
+
+    def hear(self) -> Iterator[Any]:
+        """Return the messages that are there, as far as they are whole; to be called when something is."""
+        self._read()
+        while (message := wire.take_frame(self._inbox)) is not None:
+            yield wire.decode(message)
 
     def receive(self) -> Any:
-        """Return the next frame."""
-        return self._heard.popleft() if self._heard else self._read_frame()
+        """Return a message that was announced."""
+        return wire.decode(self._heard.popleft() if self._heard else self._wait_for_message())
 
-    def _read_frame(self) -> Any:
-        """Read a frame; one that has begun to arrive comes whole, or the worker is lost."""
-        self.socket.settimeout(_SECONDS_FOR_A_FRAME)
+    def _wait_for_message(self) -> bytes:
+        """Wait until a message is whole; one that takes too long, however much of it is there, never will be."""
+        deadline = time.monotonic() + _SECONDS_FOR_A_FRAME
         try:
-            return wire.receive(self.socket)
+            while (message := wire.take_frame(self._inbox)) is None:
+                self.socket.settimeout(max(1e-6, deadline - time.monotonic()))
+                self._read()
         finally:
-            self.socket.settimeout(None)
+            self.socket.settimeout(_SECONDS_FOR_A_FRAME)
+        return message
+
+    def _read(self) -> None:
+        part = self.socket.recv(_READ_BYTES)
+        if not part:
+            raise wire.Disconnected("the worker closed the connection")
+        self._inbox += part
 
     def describe(self, seed: int | None = None) -> str:
         """Name the worker as error messages do."""
@@ -226,6 +248,17 @@ class WorkerProcess:
         what = f"{self.describe(seed)} {what}{f' {doing}' if doing else ''}"
         return WorkerDied(what, rows=self.rows, why=why, do=do, log=str(self.log_path or ""))
 
+    def nonsense(self, error: Exception, seed: int | None = None) -> WorkerDied:
+        """Say that what the worker sent could not be read."""
+        tail = self.log_tail()
+        return WorkerDied(
+            f"{self.describe(seed)} gave an answer that cannot be read, and was ended",
+            rows=self.rows,
+            why="\n".join(filter(None, [str(error), f"it last printed:\n{tail}" if tail else ""])),
+            do="look for what else writes to its files: the simulator may close or reuse some that are not its own",
+            log=str(self.log_path or ""),
+        )
+
     def kill(self) -> None:
         """End the process and everything it started, at once."""
         if self._process is not None and self._process.returncode is None:
@@ -250,6 +283,7 @@ class WorkerProcess:
             self._socket.close()
             self._socket = None
         self._heard.clear()
+        self._inbox.clear()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

@@ -24,9 +24,10 @@ class Resets:
         while waiting:
             self._engine.reset(list(waiting), list(waiting.values()))
             self._engine.collect_all()
-            waiting = {row: starts[row] for row in self._engine.aborted}
+            lost = {row: starts[row] for row in self._engine.aborted}
             self._engine.aborted.clear()
-        self._engine.state[list(starts)] = LIVE
+            self._engine.state[[row for row in waiting if row not in lost]] = LIVE
+            waiting = lost
 
     def begin_again(self, rows: Sequence[int]) -> None:
         """Begin a new episode at once in rows whose last was aborted, as SameStep asks for."""

@@ -47,10 +47,10 @@ class ResultReader:
 
     def chunk(self, rows: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None) -> Chunk:
         """Return what `rows` brought back, of chunks of at most `length` actions."""
-        status = self._engine.status[rows]
+        status = self._engine.settle(rows)
+        infos = self.infos(rows, status)
         steps = status[:, w.NUM_STEPS].copy()
         aborted, reasons = self.take_aborted(rows)
-        infos = self.infos(rows, status)
         for i, reason in reasons.items():
             infos = add_info(infos, {"failure": reason}, i, len(rows))
         return Chunk(
@@ -96,15 +96,29 @@ class ResultReader:
             rewards[np.arange(length) >= steps[:, None]] = 0.0
         return rewards
 
-    def infos(self, rows: np.ndarray, status: np.ndarray, only: Iterable[int] | None = None) -> dict[str, Any]:
-        """Return the infos of `rows`, of which those not in `only` have nothing new to say."""
+    def infos(
+        self,
+        rows: np.ndarray,
+        status: np.ndarray,
+        only: Iterable[int] | None = None,
+        known: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the infos of `rows` with those `known`; rows not in `only` have nothing new to say.
+
+        A row whose info cannot be read is aborted, and its status zero.
+        """
         if not status[:, w.INFO_BYTES : w.REPLY + 1].any():
-            return {}
+            return known or {}
+        told = status
         if only is not None:
             silent = ~np.isin(rows, list(only))
-            status = status.copy()
-            status[silent, w.INFO_BYTES : w.REPLY + 1] = 0
-        return self._infos.read(rows.tolist(), status, self._engine.replies)
+            told = status.copy()
+            told[silent, w.INFO_BYTES : w.REPLY + 1] = 0
+        infos, unreadable = self._infos.read(rows.tolist(), told, self._engine.replies, known or {})
+        for i, error in unreadable.items():
+            self._engine.refuse(int(rows[i]), error)
+            status[i] = 0
+        return infos
 
     def take_aborted(self, rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
         """Return which rows came back without a result, and the reasons by position."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,10 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from manyarms.errors import ConfigError
 from manyarms.simulators.base import Field, Spec, nest
+from manyarms.workers.wire import Unreadable
+
+#: Of one row. More than that is no observation of a robot but a number that was misread.
+_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +150,22 @@ def field_space(field: Field) -> gymnasium.Space[Any]:
     if field.space == "multi_binary":
         return spaces.MultiBinary(field.shape if len(field.shape) != 1 else field.shape[0])
     return spaces.Box(low, high, field.shape, dtype)
+
+
+def check_spaces(spec: Mapping[str, Any]) -> None:
+    """Refuse a spec in plain values that no space can be made of."""
+    try:
+        found = Spec.from_json(spec)
+        size = sum(
+            np.dtype(f.dtype).itemsize * math.prod(f.shape)
+            for f in (*found.layout().values(), *found.actions.values(), *found.infos.values())
+        )
+        if size > _MOST_BYTES:
+            raise Unreadable(f"its observations and actions take {size} bytes")
+        space_of(found.layout())
+        space_of(found.actions)
+    except (ValueError, TypeError, KeyError, AssertionError, OverflowError) as error:
+        raise Unreadable(f"its spec: {error}") from None
 
 
 def space_of(fields: Mapping[str, Field]) -> gymnasium.Space[Any]:

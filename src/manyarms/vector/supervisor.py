@@ -36,8 +36,10 @@ from manyarms.vector.process import (
     worker_environment,
 )
 from manyarms.vector.reasons import died_at_start, one_error, start_failure
+from manyarms.vector.spaces import check_spaces
 from manyarms.vector.topology import plan_for_this_machine
 from manyarms.workers import wire
+from manyarms.workers.messages import check_from_worker
 
 #: File descriptors a worker costs the main process: socket, pipe, pidfd, log.
 _FDS_PER_WORKER = 4
@@ -49,6 +51,9 @@ _GRACE_AFTER_FAILURE = 3.0
 #: A worker that fails again and again is started after 0, 0.25, 0.5, 1, … seconds.
 _FIRST_BACK_OFF = 0.25
 _LONGEST_BACK_OFF = 30.0
+
+#: What a worker may say while it starts.
+_EXPECTED = {GREETING: ("hello",), BUILDING: ("spec", "failed"), ATTACHING: ("attached",)}
 
 #: Directories of installed packages, whichever environment they belong to.
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -79,6 +84,7 @@ class Supervisor:
         self._plan: Mapping[str, Any] | None = None
         self._down: list[WorkerProcess] = []
         """Those that wait to be started again, or are starting."""
+        self._sound_specs: list[dict[str, Any]] = []
         self._nurseries: dict[int, Nursery] = {}
         """Where workers are forked from, by the `id` of their simulator's config."""
 
@@ -230,17 +236,23 @@ class Supervisor:
             self._epoll.unregister(fd)
 
     def _converse(self, worker: WorkerProcess) -> None:
-        """Take in one message of a worker that is starting, and answer it."""
-        answer = worker.receive()
+        """Take in what a worker that is starting says, and answer it."""
+        try:
+            for message in worker.hear():
+                self._answer(worker, check_from_worker(message, _EXPECTED.get(worker.phase, ())))
+        except wire.Unreadable as error:
+            told = worker.nonsense(error)
+            raise StartError(told.what, why=told.why, do=told.do, log=told.log) from None
+
+    def _answer(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> None:
+        """Answer a message of a worker that is starting."""
         kind = answer["kind"]
         if kind == "failed":
             raise start_failure(worker, answer)
         if kind == "hello":
             self._answer_hello(worker, answer)
         elif kind == "spec":
-            if worker.specs is not None and worker.specs != answer["specs"]:
-                raise StartError(f"{worker.describe()} came back with another spec than it had")
-            worker.specs, worker.lockstep = answer["specs"], answer["lockstep"]
+            self._take_specs(worker, answer["specs"], answer["lockstep"])
             worker.phase = BUILT
             if self._plan is not None:
                 self._send_plan(worker)
@@ -251,16 +263,30 @@ class Supervisor:
             self._epoll.unregister(fd)
             del self._by_fd[fd]
 
+    def _take_specs(self, worker: WorkerProcess, specs: list[Any], lockstep: bool) -> None:
+        """Keep what a worker says its rows are like, if it can be, and is what it was."""
+        if worker.specs is not None:
+            if (worker.specs, worker.lockstep) != (specs, lockstep):
+                raise StartError(f"{worker.describe()} came back with another spec than it had")
+            return
+        if len(specs) != (1 if lockstep else len(worker.rows)):
+            raise wire.Unreadable(f"{len(specs)} specs came for {len(worker.rows)} rows")
+        for spec in specs:
+            if spec not in self._sound_specs:
+                check_spaces(spec)
+                self._sound_specs.append(spec)
+        worker.specs, worker.lockstep = specs, lockstep
+
     def _answer_hello(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> None:
-        if answer.get("protocol") != wire.PROTOCOL:
+        if answer["protocol"] != wire.PROTOCOL:
             raise StartError(
-                f"{worker.interpreter} speaks protocol {answer.get('protocol')}, this manyarms speaks {wire.PROTOCOL}",
+                f"{worker.interpreter} speaks protocol {answer['protocol']}, this manyarms speaks {wire.PROTOCOL}",
                 do="use the same version of manyarms on both sides",
             )
         if answer["numpy"] is None:
             raise StartError(
                 f"the interpreter {worker.interpreter} (Python {answer['python']}) has no numpy",
-                why=answer.get("message", ""),
+                why=answer["message"],
                 do=f"{worker.interpreter} -m pip install numpy",
             )
         worker.send(
@@ -286,8 +312,9 @@ class Supervisor:
         deadline = time.monotonic() + self.config.start_timeout
         failures: dict[int, ManyarmsError] = {}
         while any(worker.phase < phase and worker.index not in failures for worker in self.workers):
-            events = self._epoll.poll(max(0.0, deadline - time.monotonic()))
-            if not events:
+            seconds = deadline - time.monotonic()
+            events = self._epoll.poll(max(0.0, seconds))
+            if not events or seconds < 0:  # one that sends byte after byte must not keep us here
                 if not failures:
                     late = [worker for worker in self.workers if worker.phase < phase]
                     failures.update({worker.index: self.late(worker) for worker in late})

@@ -26,6 +26,8 @@ class Group:
         self.limit = limit or 0
         self.watch = Stopwatch() if profile else None
         self.steps = [0] * len(ports)
+        self.begun = [False] * len(ports)
+        """Whether an episode has begun in a row: only after such a one may the next begin by itself."""
         self.ended = [True] * len(ports)
         self.partial_reset = simulator.spec.partial_reset
 
@@ -54,8 +56,8 @@ class Group:
         """Take an ended row's step for its reset, as `NEXT_STEP` says; held until all have ended if it must be."""
         port = self.ports[row]
         mode = port.control[w.AUTORESET]
-        if mode == w.DISABLED or (mode == w.SAME_STEP and self.partial_reset):
-            raise NotLive("row %d's episode has ended: reset it before the next step" % port.row)
+        if not self.begun[row] or mode == w.DISABLED or (mode == w.SAME_STEP and self.partial_reset):
+            raise NotLive("row %d has no running episode: reset it before the next step" % port.row)
         port.report_steps((), False, False, False)
         resetting[row] = Start()
 
@@ -108,6 +110,7 @@ class Group:
             self.steps[i] = 0
             self.ended[i] = i not in starts
             if i in starts:
+                self.begun[i] = True
                 self.ports[i].status[w.WAS_RESET] = 1
 
     def _observe(self, rows: Sequence[int], watch: Optional[Stopwatch]) -> None:
@@ -136,7 +139,8 @@ class Group:
         elif method == "load_state":
             saved = args[0]
             self.simulator.load_state(row, saved["state"])
-            self.steps[row], self.ended[row] = saved["steps"], saved["ended"]
+            self.steps[row], self.ended[row] = saved["steps"], bool(saved["ended"])
+            self.begun[row] = self.begun[row] or not self.ended[row]
             port.control[w.STEPS] = self.steps[row]
             self.simulator.observe({row: port.out}, port.asked_cameras())
             port.answer(self.ended[row])

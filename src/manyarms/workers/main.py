@@ -32,10 +32,14 @@ def read_plan():
     # type: () -> dict
     """Return what to build, in a program that is asked about a simulator: it is told on standard input."""
     adopt_package()
+    from manyarms.workers.messages import check
     from manyarms.workers.serve import extend_path
-    from manyarms.workers.wire import decode
+    from manyarms.workers.wire import Unreadable, decode
 
-    plan = decode(sys.stdin.buffer.read())
+    try:
+        plan = check(decode(sys.stdin.buffer.read()), "build")
+    except Unreadable as error:
+        sys.exit("what is on standard input cannot be read: %s" % error)
     extend_path(plan["search_path"])
     return plan
 

@@ -18,6 +18,7 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import serve, wire
+from .messages import check
 
 #: What every worker imports sooner or later.
 _MODULES = ("numpy", "manyarms.workers.arena", "manyarms.workers.lockstep", "manyarms.workers.rows")
@@ -30,10 +31,10 @@ def nurse(socket_fd: int) -> Optional[List[int]]:
     sock = socket.socket(fileno=socket_fd)
     os.set_inheritable(socket_fd, False)
     try:
-        sock.sendall(wire.frame(prepare(wire.receive(sock))))
+        sock.sendall(wire.frame(prepare(check(wire.receive(sock), "build"))))
         while True:
             request, fds = receive_request(sock)
-            if "reap" in request:
+            if "reap" in check(request, "reap" if "reap" in request else "fork"):
                 sock.sendall(wire.frame({"code": exit_code(request["reap"])}))
                 continue
             pid = os.fork()
@@ -44,7 +45,7 @@ def nurse(socket_fd: int) -> Optional[List[int]]:
             for fd in fds:
                 os.close(fd)
             sock.sendall(wire.frame({"pid": pid}))
-    except ConnectionError:
+    except (ConnectionError, wire.Unreadable):
         return None
 
 
@@ -104,9 +105,9 @@ def exit_code(pid: int) -> Optional[int]:
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def send_request(sock: socket.socket, request: Dict[str, Any], fds: Sequence[int] = ()) -> Any:
+def send_request(sock: socket.socket, request: Dict[str, Any], fds: Sequence[int] = ()) -> Dict[str, Any]:
     """Ask, from the main side, and return the answer."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sock.sendmsg([b"?"], rights)
     sock.sendall(wire.frame(request))
-    return wire.receive(sock)
+    return check(wire.receive(sock, sock.gettimeout()), "reaped" if "reap" in request else "forked")

@@ -26,6 +26,8 @@ class Row:
         self.limit = limit or 0
         self.watch = Stopwatch() if profile else None
         self.steps = 0
+        self.begun = False
+        """Whether an episode has begun in this process: only after such a one may the next begin by itself."""
         self.ended = True
         self._expects = _overrides(simulator, "expect")
         plain = not (profile or self._expects or port.films)
@@ -102,8 +104,8 @@ class Row:
         mode = port.control[w.AUTORESET]
         cameras = port.asked_cameras()
         if self.ended:
-            if mode != w.NEXT_STEP:
-                raise NotLive("this row's episode has ended: reset it before the next step")
+            if mode != w.NEXT_STEP or not self.begun:
+                raise NotLive("this row has no running episode: reset it before the next step")
             self._restart(None, None, None)
             port.report_steps((), False, False, False)
             port.status[w.WAS_RESET] = 1
@@ -172,10 +174,10 @@ class Row:
                 self.watch.add(w.VID, began)
 
     def _restart(self, task: Optional[str], seed: Optional[int], init_state: Any) -> None:
-        self.ended = True
+        self.ended, self.begun = True, False
         self.simulator.reset(task, seed, init_state)
         self.steps = 0
-        self.ended = False
+        self.ended, self.begun = False, True
 
     def _start_watch(self) -> Optional[Stopwatch]:
         if self.watch:
@@ -210,7 +212,8 @@ class Row:
         elif method == "load_state":
             saved = args[0]
             self.simulator.load_state(saved["state"])
-            self.steps, self.ended = saved["steps"], saved["ended"]
+            self.steps, self.ended = saved["steps"], bool(saved["ended"])
+            self.begun = self.begun or not self.ended
             self.port.control[w.STEPS] = self.steps
             self.simulator.observe(self.port.out, self.port.asked_cameras())
             self.port.answer(self.ended)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from . import wire
 from . import words as w
+from .messages import check
 
 if TYPE_CHECKING:
     from .port import Port  # needs numpy, which the interpreter may lack
@@ -35,7 +36,7 @@ def serve(socket_fd: int, command_fd: int, bell_fd: int, arena_fd: int) -> None:
     sock = socket.socket(fileno=socket_fd)
     for fd in (socket_fd, command_fd, bell_fd, arena_fd):
         os.set_inheritable(fd, False)  # a simulator's own children must not keep us alive
-    hello = {"kind": "hello", "protocol": wire.PROTOCOL, "python": platform.python_version()}
+    hello = {"kind": "hello", "protocol": wire.PROTOCOL, "python": platform.python_version(), "message": ""}
     try:
         import numpy
 
@@ -45,14 +46,18 @@ def serve(socket_fd: int, command_fd: int, bell_fd: int, arena_fd: int) -> None:
         hello["message"] = str(error)
     sock.sendall(wire.frame(hello))
     try:
-        worker = Worker(sock, command_fd, bell_fd, wire.receive(sock))
+        worker = Worker(sock, command_fd, bell_fd, check(wire.receive(sock), "start"))
     except (ConnectionError, Refused):
         return
+    except wire.Unreadable as error:
+        sys.exit("what the main side sent cannot be read: %s" % error)
     try:
-        worker.attach(arena_fd, wire.receive(sock))
+        worker.attach(arena_fd, check(wire.receive(sock), "plan"))
         worker.run()
     except ConnectionError:
         pass  # the main side has gone; nobody is left to tell
+    except wire.Unreadable as error:
+        sys.exit("what the main side sent cannot be read: %s" % error)
     finally:
         worker.close()
 
@@ -197,11 +202,15 @@ class Worker:
         while position < len(rung):
             byte = rung[position]
             position += 1
-            rows = self.ports if byte == wire.GROUP else [self.ports[byte]]
+            rows = self.ports if byte == wire.GROUP and self.group is not None else self.ports[byte : byte + 1]
+            if not rows:
+                raise wire.Unreadable("there is no row %d here" % byte)
             payloads: List[bytes] = []
             for port in rows:
                 # What follows the byte is this command's payload; it may not have arrived yet.
                 size = port.control[w.PAYLOAD]
+                if not 0 <= size <= wire.MOST_BYTES:
+                    raise wire.Unreadable("row %d's command has %d bytes" % (port.row, size))
                 missing = size - (len(rung) - position)
                 if missing > 0:
                     rung += read_exactly(self.command_fd, missing)
@@ -242,18 +251,18 @@ class Worker:
         from ..simulators.base import Start
 
         resets = [i for i, port in enumerate(self.ports) if port.control[w.COMMAND] == w.RESET]
-        self.group.run({i: Start(**wire.decode(payloads[i])) for i in resets})
+        self.group.run({i: Start(**check(wire.decode(payloads[i]), "reset")) for i in resets})
 
     def _run_row(self, index: int, payload: bytes) -> None:
         command = self.ports[index].control[w.COMMAND]
         if self.group is not None:
-            self.group.call(index, **wire.decode(payload))
+            self.group.call(index, **check(wire.decode(payload), "call"))
         elif command == w.STEP:
             self.runners[index].step()
         elif command == w.RESET:
-            self.runners[index].reset(wire.decode(payload))
+            self.runners[index].reset(check(wire.decode(payload), "reset"))
         else:
-            self.runners[index].call(**wire.decode(payload))
+            self.runners[index].call(**check(wire.decode(payload), "call"))
 
     def close(self) -> None:
         """Close every simulator."""

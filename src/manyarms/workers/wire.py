@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 import sys
-from typing import Any, Dict, List
+import time
+from typing import Any, Dict, List, Optional
 
 #: Changes whenever either side would misread the other.
-PROTOCOL = 1
+PROTOCOL = 2
 
 # Bytes on the command pipe. One below GROUP names a row of the worker: run the command in its control words.
 GROUP = 254
@@ -25,44 +27,82 @@ MAX_ROWS_PER_WORKER = 250
 #: One record on the bell: which row is done, and with which command (the sequence number it was sent with).
 RECORD = struct.Struct("<II")
 
+#: What a frame may hold. Larger ones are no frames but noise that looks like one, or more than anyone can wait for.
+MOST_BYTES = 1 << 30
+MOST_TEXT = 1 << 24
+"""Of its JSON, arrays and bytes not counted."""
+MOST_NESTED = 100
+
 _PLAIN = (bool, int, float, str)
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<4sI")
 _MAGIC = b"arms"
+
+#: Arrays of these travel: truth values, numbers, dates, texts and raw bytes.
+_KINDS = "biufcmMSUV"
+_DTYPE = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9]{0,9}[A-Za-z]{1,2}\])?")
+
+#: What goes wrong inside while bytes are taken for what they are not.
+_MISTAKES = (ValueError, TypeError, LookupError, OverflowError, RecursionError, MemoryError, struct.error)
 
 
 class Disconnected(ConnectionError):
     """The other side has gone."""
 
 
+class Unreadable(ValueError):
+    """What the other side sent is not what it should be."""
+
+
 def encode(value: Any) -> bytes:
     """Turn a value into bytes."""
     blobs: List[bytes] = []
     text = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
+    if len(text) > MOST_TEXT:
+        raise ValueError("too much to send: %d bytes of JSON, and %d are allowed; use arrays" % (len(text), MOST_TEXT))
     return b"".join([_LENGTH.pack(len(text)), text, *blobs])
 
 
 def decode(data: Any) -> Any:
-    """Turn bytes from `encode` back into the value."""
+    """Turn bytes from `encode` back into the value; raise `Unreadable`, and nothing else, for any other bytes."""
     view = memoryview(data)
-    (size,) = _LENGTH.unpack_from(view)
-    start = _LENGTH.size
-    return _unpack(json.loads(bytes(view[start : start + size])), _Blobs(view[start + size :]))
+    try:
+        (size,) = _LENGTH.unpack_from(view)
+        start = _LENGTH.size
+        if size > MOST_TEXT or start + size > len(view):
+            raise Unreadable("it is shorter than it says")
+        value = json.loads(str(view[start : start + size], "ascii"))
+        if type(value) is not dict and type(value) is not list:
+            if start + size != len(view):
+                raise Unreadable("there are bytes that nothing names")
+            return value
+        blobs = _Blobs(view[start + size :])
+        value = _unpack(value, blobs, 0)
+    except Unreadable:
+        raise
+    except _MISTAKES as error:
+        raise Unreadable("%s: %s" % (type(error).__name__, str(error)[:200])) from None
+    if blobs.taken != len(blobs.view):
+        raise Unreadable("there are bytes that nothing names")
+    return value
 
 
-def _pack(value: Any, blobs: List[bytes]) -> Any:
+def _pack(value: Any, blobs: List[bytes], depth: int = 0) -> Any:
     """Turn a value into what JSON can hold, exactly; what it cannot is tagged."""
     kind = type(value)
     if value is None or kind in _PLAIN:
         return value
+    depth += 1
+    if depth > MOST_NESTED:
+        raise ValueError("nested too deeply to be sent: %d levels are allowed" % MOST_NESTED)
     if kind is list:
-        return [_pack(item, blobs) for item in value]
+        return [_pack(item, blobs, depth) for item in value]
     if isinstance(value, dict):
         if all(type(key) is str and not key.startswith("~") for key in value):
-            return {key: _pack(item, blobs) for key, item in value.items()}
-        return {"~d": [[_pack(key, blobs), _pack(item, blobs)] for key, item in value.items()]}
+            return {key: _pack(item, blobs, depth) for key, item in value.items()}
+        return {"~d": [[_pack(key, blobs, depth), _pack(item, blobs, depth)] for key, item in value.items()]}
     if isinstance(value, tuple):
-        return {"~t": [_pack(item, blobs) for item in value]}
+        return {"~t": [_pack(item, blobs, depth) for item in value]}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"~b": _blob(bytes(value), blobs)}
     return _pack_foreign(value, blobs)
@@ -71,7 +111,7 @@ def _pack(value: Any, blobs: List[bytes]) -> Any:
 def _pack_foreign(value: Any, blobs: List[bytes]) -> Any:
     numpy = sys.modules.get("numpy")
     is_numpy = numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
-    if numpy is not None and is_numpy and value.dtype.names is None and not value.dtype.hasobject:
+    if numpy is not None and is_numpy and _travels(value):
         body = [value.dtype.str, _blob(value.tobytes(), blobs)]
         return {"~n": body} if isinstance(value, numpy.generic) else {"~a": [*body, list(value.shape)]}
     for plain in (*_PLAIN, list):
@@ -81,6 +121,11 @@ def _pack_foreign(value: Any, blobs: List[bytes]) -> Any:
     return repr(value)[:1000]
 
 
+def _travels(array: Any) -> bool:
+    dtype = array.dtype
+    return dtype.kind in _KINDS and dtype.names is None and bool(dtype.itemsize or not array.shape)
+
+
 def _blob(data: bytes, blobs: List[bytes]) -> List[int]:
     offset = sum(map(len, blobs))
     blobs.append(data)
@@ -88,67 +133,116 @@ def _blob(data: bytes, blobs: List[bytes]) -> List[int]:
 
 
 class _Blobs:
-    """Raw data behind the text, each piece used once and in its order: what is decoded is no larger than what came."""
+    """The bytes behind the text. Each is named once, in order: so a value is never larger than its message."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._used = data, 0
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.taken = 0
 
-    def take(self, where: List[int]) -> bytes:
-        """Return the next piece."""
-        offset, size = where
-        if offset != self._used or not 0 <= size <= len(self._data) - offset:
-            raise ValueError("there are no %r bytes at %r" % (size, offset))
-        self._used += size
-        return bytes(self._data[offset : offset + size])
+    def take(self, place: Any) -> memoryview:
+        offset, size = place
+        if type(offset) is not int or type(size) is not int or offset != self.taken:
+            raise Unreadable("its bytes are not where they should be")
+        if not 0 <= size <= len(self.view) - offset:
+            raise Unreadable("it is shorter than it says")
+        self.taken += size
+        return self.view[offset : offset + size]
 
 
-def _unpack(value: Any, blobs: _Blobs) -> Any:
-    if isinstance(value, list):
-        return [_unpack(item, blobs) for item in value]
-    if not isinstance(value, dict):
-        return value
+def _unpack(value: Any, blobs: _Blobs, depth: int) -> Any:
+    """Turn a list or dict of JSON back into what was packed."""
+    depth += 1
+    if depth > MOST_NESTED:
+        raise Unreadable("it is nested too deeply")
+    if type(value) is list:
+        return [_unpack(v, blobs, depth) if type(v) is dict or type(v) is list else v for v in value]
     if len(value) == 1:
         ((tag, body),) = value.items()
-        if tag == "~t":
-            return tuple(_unpack(item, blobs) for item in body)
-        if tag == "~b":
-            return blobs.take(body)
-        if tag == "~d":
-            return {_unpack(key, blobs): _unpack(item, blobs) for key, item in body}
-        if tag in ("~a", "~n"):
-            return _array(body, blobs)
-    return {key: _unpack(item, blobs) for key, item in value.items()}
+        if tag[:1] == "~":
+            return _untag(tag, body, blobs, depth)
+    return {k: _unpack(v, blobs, depth) if type(v) is dict or type(v) is list else v for k, v in value.items()}
 
 
-def _array(body: List[Any], blobs: _Blobs) -> Any:
+def _untag(tag: str, body: Any, blobs: _Blobs, depth: int) -> Any:
+    if type(body) is not list:
+        raise Unreadable("what is tagged %.8s is no list" % tag)
+    if tag == "~t":
+        return tuple(_unpack(body, blobs, depth - 1))
+    if tag == "~b":
+        return bytes(blobs.take(body))
+    if tag == "~d":
+        return dict(_unpack(body, blobs, depth - 1))
+    if tag == "~a":
+        dtype, place, shape = body
+        return _array(dtype, blobs.take(place), shape).copy()
+    if tag == "~n":
+        dtype, place = body
+        return _array(dtype, blobs.take(place), [])[()]
+    raise Unreadable("there is no tag %.8s" % tag)
+
+
+def _array(name: str, data: memoryview, shape: List[int]) -> Any:
     import numpy
 
-    dtype, shape = numpy.dtype(body[0]), body[2] if len(body) == 3 else ()
-    data = blobs.take(body[1])
-    if not dtype.itemsize and not shape:  # an empty text, which no buffer holds
-        return numpy.zeros(shape, dtype)[()]
-    array = numpy.frombuffer(data, dtype).reshape(shape)
-    return array.copy() if len(body) == 3 else array[()]
+    if not _DTYPE.fullmatch(name):
+        raise Unreadable("arrays of %.20r do not travel" % (name,))
+    dtype, size = numpy.dtype(name), 1
+    for n in shape:
+        if type(n) is not int or n < 0:
+            raise Unreadable("an array has the shape %.80r" % (shape,))
+        size *= n
+    if not dtype.itemsize and not shape:
+        return numpy.zeros(shape, dtype)  # an empty text, which has a byte or four all the same
+    if size * dtype.itemsize != len(data) or not dtype.itemsize:
+        raise Unreadable("an array has %d bytes where its shape asks for %d" % (len(data), size * dtype.itemsize))
+    if not data:
+        return numpy.zeros(shape, dtype)  # numpy reads nothing from an empty buffer
+    return numpy.frombuffer(data, dtype).reshape(shape)
 
 
 def frame(value: Any) -> bytes:
     """Encode a value behind a head that says how long it is."""
     data = encode(value)
+    if len(data) > MOST_BYTES:
+        raise ValueError("too much to send at once: %d bytes, and %d are allowed" % (len(data), MOST_BYTES))
     return _HEAD.pack(_MAGIC, len(data)) + data
 
 
-def receive(sock: socket.socket) -> Any:
-    """Read one frame; what does not begin as one is an error, not a length to wait for."""
-    magic, size = _HEAD.unpack(receive_exactly(sock, _HEAD.size))
+def take_frame(heard: bytearray) -> Optional[bytes]:
+    """Take the first message out of what was heard so far, or None while it is not whole."""
+    if not _MAGIC.startswith(bytes(heard[: len(_MAGIC)])):
+        raise Unreadable("it does not begin as a message does: %r" % bytes(heard[:20]))
+    if len(heard) < _HEAD.size:
+        return None
+    end = _HEAD.size + _size_of(heard)
+    if len(heard) < end:
+        return None
+    data = bytes(memoryview(heard)[_HEAD.size : end])
+    del heard[:end]
+    return data
+
+
+def _size_of(head: Any) -> int:
+    magic, size = _HEAD.unpack_from(head)
     if magic != _MAGIC:
-        raise ValueError("this is not a frame: %r" % magic)
-    return decode(receive_exactly(sock, size))
+        raise Unreadable("it does not begin as a message does: %r" % bytes(head[:20]))
+    if size > MOST_BYTES:
+        raise Unreadable("it says that %d bytes follow, and %d are allowed" % (size, MOST_BYTES))
+    return size
 
 
-def receive_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read `size` bytes or raise `Disconnected`."""
+def receive(sock: socket.socket, seconds: Optional[float] = None) -> Any:
+    """Read one message, in `seconds` or raise `TimeoutError`."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    return decode(receive_exactly(sock, _size_of(receive_exactly(sock, _HEAD.size, deadline)), deadline))
+
+
+def receive_exactly(sock: socket.socket, size: int, deadline: Optional[float] = None) -> bytes:
+    """Read `size` bytes or raise `Disconnected`; `TimeoutError` when the deadline passes first."""
     parts: List[bytes] = []
     while size:
+        if deadline is not None:
+            sock.settimeout(max(1e-6, deadline - time.monotonic()))
         part = sock.recv(min(size, 1 << 20))
         if not part:
             raise Disconnected("the other side closed the connection")
@@ -159,6 +253,7 @@ def receive_exactly(sock: socket.socket, size: int) -> bytes:
 
 def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
     """Put an exception into plain values, with the names to choose from where it has some."""
+    known = getattr(error, "known", ())
     return {
         "kind": "failed",
         "phase": phase,
@@ -166,8 +261,8 @@ def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
         "message": str(error),
         "task": str(getattr(error, "task", "")),
         "option": str(getattr(error, "option", "")),
-        "known": list(getattr(error, "known", ())),
-        "module": getattr(error, "name", None) if isinstance(error, ImportError) else None,
+        "known": [str(name) for name in known] if isinstance(known, (list, tuple)) else [],
+        "module": str(error.name or "") if isinstance(error, ImportError) else "",
         "traceback": _frames(error),
     }
 
