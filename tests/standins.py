@@ -462,6 +462,53 @@ class Stuck(Sleeper):
         return super().step(action)
 
 
+class Begetter(Sleeper):
+    """Starts a process in a session of its own whose parent ends at once, as simulators start their helpers."""
+
+    def __init__(self, how: str = "program", told: str = "") -> None:
+        super().__init__()
+        self.child = beget(how)
+        if told:
+            with open(told, "w") as file:
+                file.write(str(self.child))
+
+    def info(self) -> dict[str, Any]:
+        return {"child": self.child}
+
+
+def beget(how: str = "program") -> int:
+    """Start a process that nothing ties to this one, and return its number."""
+    ours, theirs = os.pipe()
+    if not os.fork():
+        os.setsid()
+        child = os.fork()
+        if not child and how != "fork":
+            environment = {} if how == "program without variables" else dict(os.environ)
+            os.execve("/bin/sleep", ["/bin/sleep", "1000"], environment)
+        if not child:
+            time.sleep(1000)
+        os.write(theirs, str(child).encode())
+        os._exit(0)
+    os.close(theirs)
+    os.wait()
+    child = int(os.read(ours, 32))
+    os.close(ours)
+    return child
+
+
+class Nesting(Sleeper):
+    """Starts a script of its own, with a run of manyarms in it, that tells its first line in a file."""
+
+    def __init__(self, script: str, told: str) -> None:
+        super().__init__()
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with open(told, "w") as file:
+            command = [sys.executable, "-c", script, "program", "sleep"]
+            subprocess.Popen(command, stdout=file, start_new_session=True, env=env)
+        while not os.path.getsize(told):
+            time.sleep(0.01)
+
+
 class Keen:
     """A policy that always walks on: an expert for walkers."""
 

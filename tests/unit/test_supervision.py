@@ -102,7 +102,7 @@ def test_exit_codes_are_put_into_words(code: int, what: str) -> None:
     assert what in explain_exit(code)[0] or what.removeprefix("signal ") in explain_exit(code)[0]
 
 
-def test_the_keeper_ends_groups_and_removes_paths_when_dismissed(tmp_path: Path) -> None:
+def test_the_keeper_ends_what_it_marked_and_removes_paths_when_dismissed(tmp_path: Path) -> None:
     directory, file = tmp_path / "dir", tmp_path / "file"
     directory.mkdir()
     (directory / "inside").touch()
@@ -111,7 +111,7 @@ def test_the_keeper_ends_groups_and_removes_paths_when_dismissed(tmp_path: Path)
     kept.touch()
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
     keeper = Keeper()
-    keeper.add_group(process.pid)
+    keeper.mark(process.pid)
     for path in (directory, file, kept):
         keeper.add_path(str(path))
     keeper.remove_path(str(kept))
@@ -134,7 +134,7 @@ def test_the_keeper_leaves_a_file_that_has_taken_the_place_of_another(tmp_path: 
 
 def test_cleaning_up_what_is_gone_already_is_no_error(tmp_path: Path) -> None:
     nothing = str(tmp_path / "nothing")
-    clean_up({"group": {"999999": None}, "path": {nothing: None}, "file": {f"1 2 {nothing}": None}})
+    clean_up({"path": {nothing: None}, "file": {f"1 2 {nothing}": None}})
 
 
 def test_one_keeper_serves_the_whole_process() -> None:

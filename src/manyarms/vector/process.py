@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import select
-import signal
 import socket
 import struct
 import subprocess
@@ -21,8 +20,8 @@ from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.display import Variables
 from manyarms.vector.endings import signal_name
-from manyarms.vector.keeper import Keeper
-from manyarms.vector.nursery import LOST, Child, Nursery, NurseryGone
+from manyarms.vector.keeper import Keeper, end_all
+from manyarms.vector.nursery import LOST, Child, ForkedChild, Nursery, NurseryGone
 from manyarms.workers import wire
 
 _MAIN = Path(wire.__file__).with_name("main.py")
@@ -47,6 +46,10 @@ _TAIL_LINES = 12
 #: Commands of no more bytes than this fit into the pipe for all rows of a worker at once.
 _SHORT = 64
 _SECONDS_FOR_A_FRAME = 30.0
+
+#: How long a worker that has hung up may take to end, and how long the kernel to end one that is killed.
+_SECONDS_TO_END = 10.0
+_SECONDS_TO_GO = 2.0
 
 
 # The phases of a worker's life.
@@ -74,6 +77,8 @@ class WorkerProcess:
         """When it is to be started again; while it starts, when it must have."""
         self.cpus: list[int] = []
         self._display: Variables | None = None
+        self.mark = 0
+        """What everything that this process starts bears, see keeper.py."""
         self.pidfd = -1
         self.command_fd = -1
         """Where doorbells are rung; a pipe, which wakes a process at two thirds of a socket's cost."""
@@ -128,8 +133,8 @@ class WorkerProcess:
             theirs.close()
             os.close(commands)
         self._socket = ours
+        self.mark = Keeper.instance().mark(self._process.pid)  # it starts nothing before we have answered its hello
         self.pidfd = os.pidfd_open(self._process.pid)
-        Keeper.instance().add_group(self._process.pid)
 
     def _launch(self, fds: Sequence[int], log: IO[bytes], nursery: Nursery | None) -> Child:
         """Have the nursery fork the process, or start it by itself where that cannot be."""
@@ -145,7 +150,7 @@ class WorkerProcess:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # the terminal's Ctrl-C is not for workers, and the group can be killed as one
+            start_new_session=True,  # the terminal's Ctrl-C is not for workers
         )
 
     def send(self, value: Any) -> None:
@@ -212,26 +217,28 @@ class WorkerProcess:
 
     def death(self, seed: int | None = None, doing: str = "") -> WorkerDied:
         """Say how a process that is gone went; whatever it started goes too."""
-        code = self._reap(timeout=10.0)
-        if code is None:
-            what, cause, do = (
-                "was killed but does not go",
-                "the kernel cannot end it (state D)",
-                "look at disks and drivers",
-            )
-        else:
-            what, cause, do = explain_exit(code)
+        what, cause, do = self._ending()
         tail = self.log_tail()
         why = "\n".join(part for part in (cause, f"it last printed:\n{tail}" if tail else "") if part)
         what = f"{self.describe(seed)} {what}{f' {doing}' if doing else ''}"
         return WorkerDied(what, rows=self.rows, why=why, do=do, log=str(self.log_path or ""))
 
+    def _ending(self) -> tuple[str, str, str]:
+        """Return how the process ended, the cause, and what to do; one that does not end by itself is killed."""
+        by_itself = self.await_end(_SECONDS_TO_END)
+        code = self._reap()
+        if code is None:
+            return "was killed but does not go", "the kernel cannot end it (state D)", "look at disks and drivers"
+        if not by_itself:
+            what = f"closed its connection, went on for {_SECONDS_TO_END:g} s and was killed for that"
+            return what, "", "look at what it last printed"
+        if code == LOST and isinstance(self._process, ForkedChild):
+            return "ended, and its exit code is lost", self._process.why_lost(), "look at what it last printed"
+        return explain_exit(code)
+
     def kill(self) -> None:
         """End the process and everything it started, at once."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self._process.pid, signal.SIGKILL)  # it may not lead a group yet
-                os.killpg(self._process.pid, signal.SIGKILL)
+        kill_all([self])
 
     def ask_to_close(self) -> None:
         """Ask the process to close its simulators and end."""
@@ -242,9 +249,17 @@ class WorkerProcess:
             with contextlib.suppress(OSError):  # the worker may be gone already
                 self._socket.shutdown(socket.SHUT_WR)
 
-    def end(self, timeout: float) -> None:
-        """Wait for the end, kill what is left of the process group, let go of everything."""
-        self._reap(max(0.0, timeout))
+    def await_end(self, timeout: float) -> bool:
+        """Wait for the process to end; tell whether it has."""
+        if self.pidfd < 0:
+            return True
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(max(0.0, timeout) * 1000))
+
+    def end(self) -> None:
+        """Kill what is left, let go of everything."""
+        self._reap()
         self.ask_to_close()
         if self._socket is not None:
             self._socket.close()
@@ -257,19 +272,22 @@ class WorkerProcess:
             self._log.close()
             self._log = None
 
-    def _reap(self, timeout: float) -> int | None:
-        """Wait, kill the group, and only then reap: until then the group's number cannot become someone else's."""
-        if self._process is None or self._process.returncode is not None:
-            return self._process.returncode if self._process else None
-        if self.pidfd >= 0:
-            poller = select.poll()
-            poller.register(self.pidfd, select.POLLIN)
-            poller.poll(timeout * 1000)
+    def _reap(self) -> int | None:
+        """Kill the process and what it has started, and return how it ended; None while the kernel cannot end it."""
         self.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2.0)
-            Keeper.instance().remove_group(self._process.pid)
-        return self._process.returncode
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_SECONDS_TO_GO)
+        return self._process.returncode if self._process else None
+
+
+def kill_all(workers: Sequence[WorkerProcess], patience: float = 0.0) -> None:
+    """End processes and everything they have started, at once, and wait that long until they are gone."""
+    marks = {worker.mark for worker in workers if worker.mark}
+    if marks:
+        end_all(marks, patience)
+    for worker in workers:
+        worker.mark = 0
 
 
 def worker_command(interpreter: str) -> list[str]:
@@ -308,8 +326,6 @@ def own_variables(index: int, config: VectorConfig) -> dict[str, str]:
 
 def explain_exit(code: int) -> tuple[str, str, str]:
     """Return what an exit status says, its usual cause, and what to do."""
-    if code == LOST:
-        return "ended, nobody knows how", "the process that had started it was gone", "look at what it last printed"
     if code >= 0:
         return f"ended with exit code {code}", "", "look at what it last printed; the simulator may have called exit"
     name = signal_name(-code)
