@@ -190,6 +190,7 @@ class Misbehaving(Simulator):
     """Does what it is told by the first number of its action: raise, lie about shapes, exit, crash or hang."""
 
     RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL, SPIN, STOP, NONSENSE = range(1, 11)
+    BEGET, STOP_NURSERY = 21, 22  # of `Faulty` only
 
     def __init__(self, fail_at: str = "", noise: bool = False) -> None:
         self.spec = Spec({"": Field((3,), "float32")}, {"": Field((1,), "float32")})
@@ -418,6 +419,8 @@ class Faulty(Walker):
             self.trouble.shape = 2
         elif order == Misbehaving.WRONG_RESULT:
             return 1.0  # type: ignore[return-value]
+        elif order in (Misbehaving.BEGET, Misbehaving.STOP_NURSERY):
+            die_badly(order)
         elif order:
             self.trouble.step(action[2:])
         return super().step(action[:2])
@@ -494,6 +497,18 @@ def beget(how: str = "program") -> int:
     child = int(os.read(ours, 32))
     os.close(ours)
     return child
+
+
+def die_badly(order: int) -> None:
+    """End, but leave a process behind, or one stopped that this one's successor is to come from."""
+    if order == Misbehaving.BEGET:
+        beget(random.choice(["program", "program without variables", "fork"]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    parent = os.getppid()
+    with open(f"/proc/{parent}/cmdline", "rb") as command:  # it may be no nursery, but the test itself
+        if b"manyarms.workers.main nursery" in command.read():
+            os.kill(parent, signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 class Nesting(Sleeper):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import select
+import signal
 import socket
 import subprocess
 import time
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from manyarms.vector.endings import has_ended, signal_name
 from manyarms.vector.keeper import Keeper, end_all
-from manyarms.vector.patience import STOPPED, Suspicion, process_letter, process_state, stat_fields
+from manyarms.vector.patience import STOPPED, Suspicion, process_letter, stat_fields
 from manyarms.workers import wire
 from manyarms.workers.nursery import send_request
 
@@ -67,8 +68,6 @@ class Nursery:
             theirs.close()
         self._socket: socket.socket | None = ours
         self._mark = Keeper.instance().mark(self._process.pid)  # it does nothing before it has the plan
-        self._fate = ""
-        """Why we have ended it, if we have."""
         self._send(lambda sock: sock.sendall(wire.frame(dict(plan))), _PATIENCE)
 
     @property
@@ -83,15 +82,15 @@ class Nursery:
 
     def bear(self, fds: Sequence[int], env: Mapping[str, str], name: str) -> ForkedChild:
         """Fork a worker that gets `fds`, of which the last is its log."""
-        self._send(lambda sock: send_request(sock, {"env": dict(env), "name": name}, fds))
+        self._send(lambda sock: send_request(sock, {"env": dict(env), "name": name}, fds), _LOOK_SECONDS)
         return ForkedChild(self._answer(math.inf, _PATIENCE)["pid"], self)
 
     def release(self, pid: int) -> None:
         """Have a worker reaped that has ended, and whose exit code is known."""
         with contextlib.suppress(NurseryGone):
-            self._send(lambda sock: send_request(sock, {"reap": pid}))
+            self._send(lambda sock: send_request(sock, {"reap": pid}), _LOOK_SECONDS)
 
-    def _send(self, send: Callable[[socket.socket], None], timeout: float = 0.0) -> None:
+    def _send(self, send: Callable[[socket.socket], None], timeout: float) -> None:
         """Send what fits into the socket's buffer; a nursery whose buffer stays full is given up."""
         if self._socket is None:
             raise NurseryGone
@@ -99,7 +98,7 @@ class Nursery:
         try:
             send(self._socket)
         except OSError as error:
-            raise self._given_up("did not read what it was told", error) from error
+            raise self._given_up() from error
 
     def _answer(self, seconds: float, idle_seconds: float) -> Any:
         """Return the next answer; a nursery that is stopped, or idle for too long, is given up."""
@@ -111,35 +110,43 @@ class Nursery:
         suspicion: Suspicion | None = None
         while not poller.poll(_LOOK_SECONDS * 1000):
             suspicion = suspicion or Suspicion(self.pid)
-            state = process_letter(self.pid)
-            if state in STOPPED or suspicion.idle_seconds() > idle_seconds or time.monotonic() > deadline:
-                raise self._given_up(f"did not answer: {process_state(self.pid)}")
+            stopped = process_letter(self.pid) in STOPPED
+            if stopped or suspicion.idle_seconds() > idle_seconds or time.monotonic() > deadline:
+                raise self._given_up()
         self._socket.settimeout(_PATIENCE)  # what has begun to arrive comes whole
         try:
             return wire.receive(self._socket)
         except (OSError, ValueError) as error:
-            raise self._given_up("gave half an answer", error) from error
+            raise self._given_up() from error
 
-    def _given_up(self, why: str, error: Exception | None = None) -> NurseryGone:
-        """End it; half an answer would be taken for the next one."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_PATIENCE if isinstance(error, ConnectionError) else 0.0)
-        self._fate = f"{why}, and was ended for that" if self._process.returncode is None else ""
-        self.close()
+    def _given_up(self) -> NurseryGone:
+        """Ask nothing more of it: half an answer would be taken for the next one.
+
+        It stays, and does nothing: as long as it is there, the kernel keeps the exit codes of the workers it has borne.
+        """
+        self._hang_up()
+        self._process.send_signal(signal.SIGSTOP)
         return NurseryGone()
 
     def fate(self) -> str:
-        """Say why it is gone."""
+        """Say how it went."""
         code = self._process.poll()
-        if self._fate or code is None:
-            return self._fate or "was gone"
+        if code is None:
+            return "was gone"
         return f"had been killed by {signal_name(-code)}" if code < 0 else f"had ended with exit code {code}"
 
-    def close(self) -> None:
-        """End the process; workers it has borne live on."""
+    def _hang_up(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def close(self) -> None:
+        """Have the process reap those of its workers that have ended, and end; the others live on."""
+        if self._socket is not None and process_letter(self.pid) not in STOPPED:
+            self._hang_up()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_PATIENCE)
+        self._hang_up()
         end_all({self._mark})
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end (state D) is left to it
             self._process.wait(timeout=_PATIENCE)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -119,39 +119,48 @@ class WorkerProcess:
             self._log = self.log_path.open("ab")
         else:
             self._log = tempfile.TemporaryFile(prefix="manyarms-")  # noqa: SIM115 (closed by end())
+        if nursery is not None:
+            own = {**own_variables(self.index, self._config), **self.simulator.env}
+            name, log = f"arm-{self.index}", self._log.fileno()
+            with contextlib.suppress(NurseryGone):
+                return self._start(lambda fds: nursery.bear([*fds, log], own, name), bell_fd, arena_fd)
+        return self._start(self._run, bell_fd, arena_fd)
+
+    def _start(self, launch: Callable[[list[int]], Child], bell_fd: int, arena_fd: int) -> None:
+        """Launch the process with a socket and a pipe of its own: a nursery that hangs keeps those it was sent."""
         ours, theirs = socket.socketpair()
-        commands, self.command_fd = os.pipe()
+        commands, command_fd = os.pipe()
         try:
-            self._process = self._launch((theirs.fileno(), commands, bell_fd, arena_fd), self._log, nursery)
-        except OSError as error:
+            self._process = launch([theirs.fileno(), commands, bell_fd, arena_fd])
+        except (NurseryGone, StartError):
             ours.close()
+            os.close(command_fd)
+            raise
+        finally:
+            theirs.close()
+            os.close(commands)
+        self._socket, self.command_fd = ours, command_fd
+        self.mark = Keeper.instance().mark(self._process.pid)  # it starts nothing before we have answered its hello
+        self.pidfd = os.pidfd_open(self._process.pid)
+
+    def _run(self, fds: Sequence[int]) -> Child:
+        """Start the process by itself, in its own interpreter."""
+        label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
+        try:
+            return subprocess.Popen(
+                [*worker_command(self.interpreter), *map(str, fds), label],
+                pass_fds=fds,
+                env=worker_environment(self.index, self.simulator, self._config, self._display),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # the terminal's Ctrl-C is not for workers
+            )
+        except OSError as error:
             raise StartError(
                 f"{self.interpreter} could not be started: {error.strerror}",
                 do="give the path of a python executable or of a virtual environment",
             ) from error
-        finally:
-            theirs.close()
-            os.close(commands)
-        self._socket = ours
-        self.mark = Keeper.instance().mark(self._process.pid)  # it starts nothing before we have answered its hello
-        self.pidfd = os.pidfd_open(self._process.pid)
-
-    def _launch(self, fds: Sequence[int], log: IO[bytes], nursery: Nursery | None) -> Child:
-        """Have the nursery fork the process, or start it by itself where that cannot be."""
-        if nursery is not None:
-            own = {**own_variables(self.index, self._config), **self.simulator.env}
-            with contextlib.suppress(NurseryGone):
-                return nursery.bear([*fds, log.fileno()], own, f"arm-{self.index}")
-        label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
-        return subprocess.Popen(
-            [*worker_command(self.interpreter), *map(str, fds), label],
-            pass_fds=fds,
-            env=worker_environment(self.index, self.simulator, self._config, self._display),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # the terminal's Ctrl-C is not for workers
-        )
 
     def send(self, value: Any) -> None:
         """Send a frame of the handshake."""

@@ -44,7 +44,7 @@ def nurse(socket_fd: int) -> Optional[List[int]]:
                 os.close(fd)
             sock.sendall(wire.frame({"pid": pid}))
     except ConnectionError:
-        return None
+        os._exit(0)  # at once: the main side waits for it
 
 
 def prepare(plan: Dict[str, Any]) -> Dict[str, Any]:
