@@ -190,7 +190,7 @@ class Misbehaving(Simulator):
     """Does what it is told by the first number of its action: raise, lie about shapes, exit, crash or hang."""
 
     RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL, SPIN, STOP, NONSENSE = range(1, 11)
-    BEGET, STOP_NURSERY = 21, 22  # of `Faulty` only
+    BEGET, STOP_NURSERY = 31, 32  # of `Faulty` only
 
     def __init__(self, fail_at: str = "", noise: bool = False) -> None:
         self.spec = Spec({"": Field((3,), "float32")}, {"": Field((1,), "float32")})
