@@ -232,6 +232,7 @@ class Misbehaving(Simulator):
 
     RAISE, WRONG_SHAPE, EXIT, CRASH, HANG, WRONG_RESULT, KILL, SPIN, STOP, NONSENSE = range(1, 11)
     DIE_AFTER_RESET, BABBLE = 20, 21  # what `Faulty` alone does
+    BEGET, STOP_NURSERY = 31, 32  # of `Faulty` only
 
     def __init__(self, fail_at: str = "", noise: bool = False) -> None:
         self.spec = Spec({"": Field((3,), "float32")}, {"": Field((1,), "float32")})
@@ -578,6 +579,8 @@ class Faulty(Walker):
             self.trouble.shape = 2
         elif order == Misbehaving.WRONG_RESULT:
             return 1.0  # type: ignore[return-value]
+        elif order in (Misbehaving.BEGET, Misbehaving.STOP_NURSERY):
+            die_badly(order)
         elif order:
             self.trouble.step(action[2:])
         return super().step(action[:2])
@@ -620,6 +623,65 @@ class Stuck(Sleeper):
             time.sleep(1000)
             os._exit(0)
         return super().step(action)
+
+
+class Begetter(Sleeper):
+    """Starts a process in a session of its own whose parent ends at once, as simulators start their helpers."""
+
+    def __init__(self, how: str = "program", told: str = "") -> None:
+        super().__init__()
+        self.child = beget(how)
+        if told:
+            with open(told, "w") as file:
+                file.write(str(self.child))
+
+    def info(self) -> dict[str, Any]:
+        return {"child": self.child}
+
+
+def beget(how: str = "program") -> int:
+    """Start a process that nothing ties to this one, and return its number."""
+    ours, theirs = os.pipe()
+    if not os.fork():
+        os.setsid()
+        child = os.fork()
+        if not child and how != "fork":
+            environment = {} if how == "program without variables" else dict(os.environ)
+            os.execve("/bin/sleep", ["/bin/sleep", "1000"], environment)
+        if not child:
+            time.sleep(1000)
+        os.write(theirs, str(child).encode())
+        os._exit(0)
+    os.close(theirs)
+    os.wait()
+    child = int(os.read(ours, 32))
+    os.close(ours)
+    return child
+
+
+def die_badly(order: int) -> None:
+    """End, but leave a process behind, or one stopped that this one's successor is to come from."""
+    if order == Misbehaving.BEGET:
+        beget(random.choice(["program", "program without variables", "fork"]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    parent = os.getppid()
+    with open(f"/proc/{parent}/cmdline", "rb") as command:  # it may be no nursery, but the test itself
+        if b"manyarms.workers.main nursery" in command.read():
+            os.kill(parent, signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Nesting(Sleeper):
+    """Starts a script of its own, with a run of manyarms in it, that tells its first line in a file."""
+
+    def __init__(self, script: str, told: str) -> None:
+        super().__init__()
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with open(told, "w") as file:
+            command = [sys.executable, "-c", script, "program", "sleep"]
+            subprocess.Popen(command, stdout=file, start_new_session=True, env=env)
+        while not os.path.getsize(told):
+            time.sleep(0.01)
 
 
 class Keen:

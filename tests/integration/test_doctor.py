@@ -463,9 +463,10 @@ import manyarms
 from manyarms.vector.keeper import Keeper
 settings = {"simulator": "standins:Sleeper", "naps": {"0": 600.0, "1": 600.0}, **json.loads(sys.argv[1])}
 envs = manyarms.make_vec(num_envs=2, step_timeout=900, **{k: v for k, v in settings.items() if v is not None})
-envs.reset(seed=0)
+infos = envs.reset(seed=0)[1]
 envs.send([0, 1], np.zeros((2, 1, 1), np.float32))
-print(json.dumps([Keeper.instance()._process.pid, envs.worker_pids]), flush=True)
+started = [int(pid) for pid in infos.get("child", [])]
+print(json.dumps([Keeper.instance()._process.pid, envs.worker_pids, started]), flush=True)
 time.sleep(600)
 """
 
@@ -478,8 +479,8 @@ class Run:
             [sys.executable, "-c", SCRIPT, json.dumps(settings)], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
-        self.keeper, self.workers = json.loads(self.process.stdout.readline())
-        self.all = [psutil.Process(pid) for pid in [self.process.pid, self.keeper, *self.workers]]
+        self.keeper, self.workers, self.started = json.loads(self.process.stdout.readline())
+        self.all = [psutil.Process(pid) for pid in [self.process.pid, self.keeper, *self.workers, *self.started]]
         self.all += [child for child in descendants_of(self.process.pid) if child not in self.all]
 
     def lose(self) -> None:
@@ -567,14 +568,14 @@ def test_a_keeper_that_was_stopped_is_a_stray() -> None:
         run.close()
 
 
-def test_what_a_killed_worker_has_started_is_a_stray() -> None:
-    run = Run(simulator="standins:Parent", naps=None)
+@pytest.mark.parametrize("simulator", ["Parent", "Begetter"])
+def test_what_a_killed_worker_has_started_is_a_stray(simulator: str) -> None:
+    run = Run(simulator=f"standins:{simulator}", naps=None)
     try:
-        started = [process.pid for process in run.all if "time.sleep(1000)" in " ".join(command_line(process))]
-        assert len(started) == 2
+        assert len(run.started) == 2
         assert names_of_ours(strays.rows()[0], run) == []
         run.lose()
         assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in run.workers)), "workers end by themselves"
-        assert names_of_ours(strays.rows()[0], run) == sorted(started)
+        assert names_of_ours(strays.rows()[0], run) == sorted(run.started)
     finally:
         run.close()

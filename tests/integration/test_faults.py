@@ -13,6 +13,7 @@ import pytest
 
 import manyarms
 from manyarms import EpisodeId
+from manyarms.vector.keeper import main_of, mark_of
 from standins import Misbehaving
 
 WORKERS = 8
@@ -31,6 +32,8 @@ FAULTS = {
     Misbehaving.NONSENSE: "cannot be read",
     Misbehaving.DIE_AFTER_RESET: "was killed by SIGKILL",
     Misbehaving.BABBLE: "was killed by SIGKILL",
+    Misbehaving.BEGET: "was killed by SIGKILL",
+    Misbehaving.STOP_NURSERY: "was killed by SIGSEGV",
 }
 
 
@@ -116,6 +119,8 @@ def test_faults_change_nothing_and_are_all_accounted_for(count: int, tmp_path: P
     assert wrong == {}, "every fault must be told with its own cause"
     assert len(os.listdir("/proc/self/fd")) <= files
     assert collections.Counter(c.pid for c in psutil.Process().children(recursive=True)) == before
+    ours = [child for child in psutil.process_iter() if main_of(mark_of(child.pid)) == os.getpid()]
+    assert [child for child in ours if child.status() != psutil.STATUS_ZOMBIE] == [], "no survivor, whoever started it"
 
 
 def _seed_in(text: str) -> int:

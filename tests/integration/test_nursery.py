@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import manyarms
 from manyarms.vector import nursery
 from manyarms.workers import wire
 from manyarms.workers.messages import check
+
+IDLE = np.zeros((2, 1), np.float32)
+IDLE3 = np.zeros((3, 1), np.float32)
 
 
 def parents(envs: manyarms.VectorEnv) -> set[int]:
@@ -74,31 +78,83 @@ def test_a_worker_that_dies_is_forked_again_and_its_cause_is_known() -> None:
         assert parents(envs) == {parent}
 
 
-def test_workers_outlive_their_nursery(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_was_replaced_is_no_zombie() -> None:
+    with manyarms.make_vec("standins:Sleeper", 2) as envs:
+        (parent,) = parents(envs)
+        envs.reset(seed=0)
+        for _ in range(3):
+            os.kill(envs.worker_pids[1], signal.SIGKILL)
+            envs.step(IDLE)
+            envs.step(IDLE)
+        assert len(envs.failures) == 3
+        deadline = time.monotonic() + 60
+        while len(psutil.Process(parent).children()) > 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert sorted(child.pid for child in psutil.Process(parent).children()) == sorted(envs.worker_pids)
+
+
+def test_close_leaves_no_zombies_for_others_to_reap() -> None:
+    with manyarms.make_vec("standins:Sleeper", 4) as envs:
+        workers = envs.worker_pids
+    assert [pid for pid in workers if psutil.pid_exists(pid)] == []
+
+
+def test_workers_outlive_their_nursery() -> None:
     with manyarms.make_vec("standins:Sleeper", 2) as envs:
         (parent,) = parents(envs)
         envs.reset(seed=0)
         os.kill(parent, signal.SIGKILL)
-        envs.step(np.zeros((2, 1), np.float32))
+        envs.step(IDLE)
         assert envs.failures == []
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
-        envs.step(np.zeros((2, 1), np.float32))
-        assert "nobody knows how" in str(envs.failures[0])
-        envs.step(np.zeros((2, 1), np.float32))
+        os.kill(envs.worker_pids[0], signal.SIGSEGV)
+        envs.step(IDLE)
+        assert "exit code is lost" in str(envs.failures[0])
+        assert "the nursery that had forked it had been killed by SIGKILL" in str(envs.failures[0])
+        envs.step(IDLE)
         assert psutil.Process(envs.worker_pids[0]).ppid() == os.getpid()
 
 
-def test_a_nursery_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nursery, "_PATIENCE", 0.3)
-    with manyarms.make_vec("standins:Sleeper", 2) as envs:
+def test_what_we_ended_is_told_as_ours_though_its_nursery_is_gone() -> None:
+    with manyarms.make_vec("standins:Sleeper", 2, step_timeout=0.4) as envs:
+        (parent,) = parents(envs)
+        envs.reset(seed=0)
+        os.kill(parent, signal.SIGKILL)
+        os.kill(envs.worker_pids[0], signal.SIGSTOP)
+        envs.step(IDLE)
+        (failure,) = envs.failures
+        assert "did not come back from a step" in str(failure)
+        assert "it is stopped" in str(failure)
+
+
+def test_nobody_waits_for_a_nursery_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery, "_PATIENCE", 1e6)
+    with manyarms.make_vec("standins:Sleeper", 3) as envs:
         (parent,) = parents(envs)
         envs.reset(seed=0)
         os.kill(parent, signal.SIGSTOP)
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
-        envs.step(np.zeros((2, 1), np.float32))
-        envs.step(np.zeros((2, 1), np.float32))
+        for row, (number, told) in enumerate([(signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT")]):
+            os.kill(envs.worker_pids[row], number)
+            envs.step(IDLE3)
+            assert f"was killed by {told}" in str(envs.failures[row])
+            envs.step(IDLE3)
+            assert psutil.Process(envs.worker_pids[row]).ppid() == os.getpid()
+    assert not psutil.pid_exists(parent)
+
+
+def test_a_nursery_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(nursery, "_PATIENCE", 0.3)
+    with manyarms.make_vec("reluctant:Sleeper", 2, env={"RELUCTANT": str(tmp_path / "wait")}) as envs:
+        (parent,) = parents(envs)
+        envs.reset(seed=0)
+        (tmp_path / "wait").touch()
+        os.kill(envs.worker_pids[0], signal.SIGSEGV)
+        envs.step(IDLE)
+        envs.step(IDLE)
         assert psutil.Process(envs.worker_pids[0]).ppid() == os.getpid()
-        assert not psutil.pid_exists(parent)
+        os.kill(envs.worker_pids[1], signal.SIGSEGV)
+        envs.step(IDLE)
+        assert "was killed by SIGSEGV" in str(envs.failures[1])
+    assert not psutil.pid_exists(parent)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from manyarms.errors import ConfigError
 from manyarms.vector import patience
 from manyarms.vector.config import SimulatorConfig, VectorConfig
-from manyarms.vector.keeper import Keeper, clean_up, file_identity
+from manyarms.vector.keeper import Keeper, clean_up, end_all, file_identity, main_of, mark_of
 from manyarms.vector.process import explain_exit, worker_environment
 from manyarms.vector.topology import cpu_plan, numa_nodes, parse_cpu_list
 
@@ -102,7 +102,7 @@ def test_exit_codes_are_put_into_words(code: int, what: str) -> None:
     assert what in explain_exit(code)[0] or what.removeprefix("signal ") in explain_exit(code)[0]
 
 
-def test_the_keeper_ends_groups_and_removes_paths_when_dismissed(tmp_path: Path) -> None:
+def test_the_keeper_ends_what_it_marked_and_removes_paths_when_dismissed(tmp_path: Path) -> None:
     directory, file = tmp_path / "dir", tmp_path / "file"
     directory.mkdir()
     (directory / "inside").touch()
@@ -111,7 +111,7 @@ def test_the_keeper_ends_groups_and_removes_paths_when_dismissed(tmp_path: Path)
     kept.touch()
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
     keeper = Keeper()
-    keeper.add_group(process.pid)
+    keeper.mark(process.pid)
     for path in (directory, file, kept):
         keeper.add_path(str(path))
     keeper.remove_path(str(kept))
@@ -134,7 +134,7 @@ def test_the_keeper_leaves_a_file_that_has_taken_the_place_of_another(tmp_path: 
 
 def test_cleaning_up_what_is_gone_already_is_no_error(tmp_path: Path) -> None:
     nothing = str(tmp_path / "nothing")
-    clean_up({"group": {"999999": None}, "path": {nothing: None}, "file": {f"1 2 {nothing}": None}})
+    clean_up({"path": {nothing: None}, "file": {f"1 2 {nothing}": None}})
 
 
 def test_one_keeper_serves_the_whole_process() -> None:
@@ -145,3 +145,48 @@ def test_one_keeper_serves_the_whole_process() -> None:
     replaced = Keeper.instance()
     assert replaced is not keeper
     assert psutil.pid_exists(replaced._process.pid)
+
+
+LIMITED = """
+import resource
+resource.setrlimit(10, (5, 1 << 40))
+import manyarms
+manyarms.make_vec("gym/CartPole-v1", 2)
+"""
+
+
+def test_a_limit_on_file_locks_that_cannot_be_had_is_refused() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], check=False, capture_output=True, text=True)
+    assert "ConfigError: the hard limit on file locks (RLIMIT_LOCKS) is set" in done.stderr
+
+
+def test_only_what_bears_one_of_the_marks_is_ended() -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(100)"]
+    keeper = Keeper()
+    first, second, unmarked = (subprocess.Popen(sleeper) for _ in range(3))
+    try:
+        mark, other = keeper.mark(first.pid), keeper.mark(second.pid)
+        assert (mark_of(first.pid), main_of(mark)) == (mark, os.getpid())
+        assert mark_of(unmarked.pid) == 0
+        end_all({0, mark})
+        assert first.wait(timeout=60) == -9
+        assert (second.poll(), unmarked.poll()) == (None, None)
+        end_all({mark, other}, patience=60.0)
+        assert second.poll() == -9, "it is gone when that returns"
+        assert unmarked.poll() is None
+    finally:
+        keeper.dismiss()
+        for process in (first, second, unmarked):
+            process.kill()
+            process.wait()
+
+
+def test_a_keeper_that_takes_over_ends_what_was_marked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keeper, "_instance", None)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    before = Keeper.instance()
+    before.mark(process.pid)
+    before._process.kill()
+    before._process.wait()
+    Keeper.instance().dismiss()
+    assert process.wait(timeout=60) == -9

@@ -12,10 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
-from manyarms.doctor.processes import how_it_ended, kill_group, reap
+from manyarms.doctor.processes import how_it_ended
 from manyarms.doctor.rows import Row, fault
-from manyarms.vector.endings import has_ended
-from manyarms.vector.keeper import Keeper
+from manyarms.vector.endings import has_ended, reap
+from manyarms.vector.keeper import Keeper, end_all
 
 #: Checks at a time; more would make each other late.
 _AT_ONCE = 3
@@ -40,6 +40,7 @@ class Examination:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._running: set[int] = set()
+        """The marks of their processes."""
         self._over = False
 
     def __enter__(self) -> Examination:
@@ -51,8 +52,7 @@ class Examination:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._over = True
-            for pid in self._running:
-                kill_group(pid)
+            end_all(self._running)
         self._pool.shutdown(cancel_futures=True)
 
     def rows(self) -> Iterator[list[Row]]:
@@ -62,14 +62,14 @@ class Examination:
 
     def _run(self, check: Check) -> list[Row]:
         with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+", errors="replace") as log:
-            process = self._start(check, answer, log)
-            if process is None:
+            started = self._start(check, answer, log)
+            if started is None:
                 return []
+            process, mark = started
             in_time = has_ended(process.pid, self._timeout)
+            code = reap(process, mark)
             with self._lock:
-                self._running.discard(process.pid)
-                code = reap(process)
-            self._keeper.remove_group(process.pid)
+                self._running.discard(mark)
             if not in_time:
                 return [_late(check, self._timeout)]
             answer.seek(0)
@@ -80,7 +80,7 @@ class Examination:
             ended = how_it_ended(code, log.read()) or "it ended without a word"
             return [fault(check.name, f"the check itself failed: {ended}", "report this line as a bug of manyarms")]
 
-    def _start(self, check: Check, answer: IO[str], log: IO[str]) -> subprocess.Popen[bytes] | None:
+    def _start(self, check: Check, answer: IO[str], log: IO[str]) -> tuple[subprocess.Popen[bytes], int] | None:
         command = [sys.executable, "-P", "-m", "manyarms.doctor", str(answer.fileno()), json.dumps(asdict(check))]
         with self._lock:
             if self._over:
@@ -93,9 +93,9 @@ class Examination:
                 stderr=log,
                 start_new_session=True,  # the terminal's Ctrl-C is for us
             )
-            self._running.add(process.pid)
-        self._keeper.add_group(process.pid)
-        return process
+            mark = self._keeper.mark(process.pid)
+            self._running.add(mark)
+        return process, mark
 
 
 def _late(check: Check, timeout: float) -> Row:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from manyarms.vector.endings import has_ended, signal_name
+from manyarms.vector.endings import has_ended, reap, signal_name
 from manyarms.vector.keeper import Keeper
 
 _LAST_LINES = 3
-_SECONDS_TO_GO = 5.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,7 @@ class Answer:
 
 def ask(command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None) -> Answer:
     """Run a command and return what it printed; everything it started goes with it."""
+    keeper = Keeper.instance()
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         try:
             process = subprocess.Popen(
@@ -40,31 +37,15 @@ def ask(command: Sequence[str], timeout: float, environ: Mapping[str, str] | Non
             )
         except OSError as error:
             return Answer(failure=f"{command[0]} could not be started: {error.strerror}")
-        keeper = Keeper.instance()
-        keeper.add_group(process.pid)
+        mark = keeper.mark(process.pid)
         in_time = has_ended(process.pid, timeout)
-        code = reap(process)
-        keeper.remove_group(process.pid)
+        code = reap(process, mark)
         if not in_time:
             return Answer(failure=f"no answer within {timeout:g} s")
         out.seek(0)
         err.seek(0)
         said = out.read().strip()
         return Answer(said, how_it_ended(code, err.read() or said))
-
-
-def reap(process: subprocess.Popen[bytes]) -> int:
-    """End what is left of a process and its group, and return its exit code."""
-    kill_group(process.pid)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end (state D) is left to it
-        process.wait(timeout=_SECONDS_TO_GO)
-    return process.returncode or 0
-
-
-def kill_group(pid: int) -> None:
-    """End a process and what it has started, at once."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def how_it_ended(code: int, printed: str) -> str:

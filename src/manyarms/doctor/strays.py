@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from manyarms.doctor.rows import Row, fault, ok
+from manyarms.vector.keeper import main_of, mark_of
 
 _WORKER = "manyarms.workers.main"
 _KEEPER = os.path.join("manyarms", "vector", "keeper.py")
@@ -42,8 +43,8 @@ class Seen:
     session: int
     started: float
     command: tuple[str, ...]
-    has_variable: bool
-    """Whether it has MANYARMS_WORKER from the worker that started it."""
+    mark: int
+    """What it has from the process of ours that it stems from, or is; 0 if nothing."""
     arenas: frozenset[int]
     """The memfds of ours that it holds or maps."""
     folders: frozenset[str]
@@ -58,7 +59,7 @@ class Seen:
             return "keeper"
         if "Xvfb" in os.path.basename(self.command[0] if self.command else "") and self.folders:
             return "Xvfb"
-        return "child of a worker" if self.has_variable else ""
+        return "child of a worker" if self.mark else ""
 
 
 def rows() -> list[Row]:
@@ -100,7 +101,7 @@ def processes() -> Iterator[Seen]:
                 os.getsid(process.pid),
                 process.create_time(),
                 command,
-                "MANYARMS_WORKER" in environ,
+                mark_of(process.pid),
                 frozenset(_held(process.pid) | (_mapped(process.pid) if is_worker else set())),
                 frozenset(_FOLDER.findall("\n".join([*command, *environ.values()]))),
             )
@@ -124,16 +125,16 @@ def _mapped(pid: int) -> set[int]:
 
 def main_processes(seen: Sequence[Seen]) -> dict[int, Seen]:
     """Return those that workers belong to: they hold a memfd of ours, or have a keeper."""
-    kept = {int(one.command[-2]) for one in seen if one.label == "keeper" and one.command[-2] == str(one.parent)}
+    kept = {one.parent for one in seen if one.label == "keeper" and main_of(int(one.command[-2])) == one.parent}
     return {one.pid: one for one in seen if one.pid in kept or (one.arenas and not one.label)}
 
 
 def is_stray(one: Seen, seen: Sequence[Seen], mains: dict[int, Seen]) -> bool:
     """Tell whether a process of ours has lost its main process."""
     if one.label == "keeper":
-        return one.command[-2] != str(one.parent)
+        return main_of(int(one.command[-2])) != one.parent
     if one.label == "child of a worker":
-        return one.session != one.pid and all(other.pid != one.session for other in seen)
+        return not any(other.pid == main_of(one.mark) and other.started <= one.started for other in seen)
     if one.arenas:  # a worker; its parent may be a nursery that has ended, which is nothing bad
         return not any(one.arenas & main.arenas for main in mains.values())
     return one.parent not in mains

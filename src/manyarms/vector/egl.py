@@ -6,11 +6,13 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from manyarms.vector.endings import signal_name
+from manyarms.vector.endings import has_ended, reap, signal_name
+from manyarms.vector.keeper import Keeper
 from manyarms.workers import wire
 
 #: Qt's platforms that need no X server, as `QT_QPA_PLATFORM` names them: without cameras the first will do.
@@ -38,15 +40,27 @@ def drawing_failure(python: str, plan: Mapping[str, Any], env: Mapping[str, str]
 
 
 def _failure(command: list[str], env: Mapping[str, str], told: bytes, seconds: float, who: str) -> str:
-    """Run a program; say in a line why it failed, nothing if it did not."""
-    try:
-        done = subprocess.run(command, env=env, check=False, input=told, capture_output=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
+    """Run a program and end what it has started; say in a line why it failed, nothing if it did not."""
+    keeper = Keeper.instance()
+    with (
+        tempfile.TemporaryFile() as plan,
+        tempfile.TemporaryFile() as errors,
+    ):  # no pipes: what it has started holds them
+        plan.write(told)
+        plan.seek(0)
+        process = subprocess.Popen(command, env=env, stdin=plan, stdout=subprocess.DEVNULL, stderr=errors)
+        mark = keeper.mark(process.pid)
+        try:
+            in_time = has_ended(process.pid, seconds)
+        finally:
+            code = reap(process, mark)
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip().splitlines()
+    if not in_time:
         return f"{who} hung"
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    if done.returncode < 0:
-        return f"{who} crashed with {signal_name(-done.returncode)}"
-    return "" if done.returncode == 0 else (said[-1] if said else f"exit code {done.returncode}")
+    if code < 0:
+        return f"{who} crashed with {signal_name(-code)}"
+    return "" if code == 0 else (said[-1] if said else f"exit code {code}")
 
 
 def draw_with_egl() -> str:

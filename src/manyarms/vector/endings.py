@@ -6,9 +6,14 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+from manyarms.vector.keeper import end_all
+
+_SECONDS_TO_GO = 5.0
 
 
 @contextlib.contextmanager
@@ -37,6 +42,14 @@ def has_ended(pid: int, timeout: float | None) -> bool:
         return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
     finally:
         os.close(pidfd)
+
+
+def reap(process: subprocess.Popen[bytes], mark: int) -> int:
+    """End a process that was marked and all it has started, and return its exit code."""
+    end_all({mark})
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end (state D) is left to it
+        process.wait(timeout=_SECONDS_TO_GO)
+    return process.returncode or 0
 
 
 def signal_name(number: int) -> str:

@@ -27,6 +27,10 @@ _STATES = {
 }
 
 
+#: Letters of processes that do nothing until someone lets them go on.
+STOPPED = ("T", "t")
+
+
 @dataclass
 class Patience:
     """How long a step and a reset may take, by the user's word or by what was seen."""
@@ -77,7 +81,7 @@ class Suspicion:
 
 def cpu_seconds(pid: int) -> float:
     """Return the processor time a process has used."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
@@ -110,7 +114,7 @@ def machine_stalls() -> float:
 
 def process_letter(pid: int) -> str:
     """Return the state letter of a process: R, S, D, T, …"""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return fields[0] if fields else ""
 
 
@@ -120,7 +124,7 @@ def process_state(pid: int) -> str:
     return _STATES.get(letter, f"it is in state {letter}") if letter else "it is gone"
 
 
-def _stat_fields(pid: int) -> list[str]:
+def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; the name before it may hold anything."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -6,14 +6,13 @@ import contextlib
 import os
 import resource
 import select
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,8 +20,8 @@ from manyarms.errors import StartError, WorkerDied
 from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.display import Variables
 from manyarms.vector.endings import signal_name
-from manyarms.vector.keeper import Keeper
-from manyarms.vector.nursery import LOST, Child, Nursery, NurseryGone
+from manyarms.vector.keeper import Keeper, end_all
+from manyarms.vector.nursery import LOST, Child, ForkedChild, Nursery, NurseryGone
 from manyarms.workers import wire
 
 _MAIN = Path(wire.__file__).with_name("main.py")
@@ -48,6 +47,10 @@ _TAIL_LINES = 12
 _SHORT = 64
 _SECONDS_FOR_A_FRAME = 30.0
 _READ_BYTES = 1 << 20
+
+#: How long a worker that has hung up may take to end, and how long the kernel to end one that is killed.
+_SECONDS_TO_END = 10.0
+_SECONDS_TO_GO = 2.0
 
 
 # The phases of a worker's life.
@@ -75,6 +78,8 @@ class WorkerProcess:
         """When it is to be started again; while it starts, when it must have."""
         self.cpus: list[int] = []
         self._display: Variables | None = None
+        self.mark = 0
+        """What everything that this process starts bears, see keeper.py."""
         self.pidfd = -1
         self.command_fd = -1
         """Where doorbells are rung; a pipe, which wakes a process at two thirds of a socket's cost."""
@@ -117,40 +122,49 @@ class WorkerProcess:
             self._log = self.log_path.open("ab")
         else:
             self._log = tempfile.TemporaryFile(prefix="manyarms-")  # noqa: SIM115 (closed by end())
+        if nursery is not None:
+            own = {**own_variables(self.index, self._config), **self.simulator.env}
+            name, log = f"arm-{self.index}", self._log.fileno()
+            with contextlib.suppress(NurseryGone):
+                return self._start(lambda fds: nursery.bear([*fds, log], own, name), bell_fd, arena_fd)
+        return self._start(self._run, bell_fd, arena_fd)
+
+    def _start(self, launch: Callable[[list[int]], Child], bell_fd: int, arena_fd: int) -> None:
+        """Launch the process with a socket and a pipe of its own: a nursery that hangs keeps those it was sent."""
         ours, theirs = socket.socketpair()
-        commands, self.command_fd = os.pipe()
+        commands, command_fd = os.pipe()
         try:
-            self._process = self._launch((theirs.fileno(), commands, bell_fd, arena_fd), self._log, nursery)
-        except OSError as error:
+            self._process = launch([theirs.fileno(), commands, bell_fd, arena_fd])
+        except (NurseryGone, StartError):
             ours.close()
-            raise StartError(
-                f"{self.interpreter} could not be started: {error.strerror}",
-                do="give the path of a python executable or of a virtual environment",
-            ) from error
+            os.close(command_fd)
+            raise
         finally:
             theirs.close()
             os.close(commands)
         ours.settimeout(_SECONDS_FOR_A_FRAME)
-        self._socket = ours
+        self._socket, self.command_fd = ours, command_fd
+        self.mark = Keeper.instance().mark(self._process.pid)  # it starts nothing before we have answered its hello
         self.pidfd = os.pidfd_open(self._process.pid)
-        Keeper.instance().add_group(self._process.pid)
 
-    def _launch(self, fds: Sequence[int], log: IO[bytes], nursery: Nursery | None) -> Child:
-        """Have the nursery fork the process, or start it by itself where that cannot be."""
-        if nursery is not None:
-            own = {**own_variables(self.index, self._config), **self.simulator.env}
-            with contextlib.suppress(NurseryGone):
-                return nursery.bear([*fds, log.fileno()], own, f"arm-{self.index}")
+    def _run(self, fds: Sequence[int]) -> Child:
+        """Start the process by itself, in its own interpreter."""
         label = f"manyarms.workers.main worker-{self.index} {self.simulator.id}"
-        return subprocess.Popen(
-            [*worker_command(self.interpreter), *map(str, fds), label],
-            pass_fds=fds,
-            env=worker_environment(self.index, self.simulator, self._config, self._display),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # the terminal's Ctrl-C is not for workers, and the group can be killed as one
-        )
+        try:
+            return subprocess.Popen(
+                [*worker_command(self.interpreter), *map(str, fds), label],
+                pass_fds=fds,
+                env=worker_environment(self.index, self.simulator, self._config, self._display),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # the terminal's Ctrl-C is not for workers
+            )
+        except OSError as error:
+            raise StartError(
+                f"{self.interpreter} could not be started: {error.strerror}",
+                do="give the path of a python executable or of a virtual environment",
+            ) from error
 
     def send(self, value: Any) -> None:
         """Send a frame of the handshake."""
@@ -234,15 +248,7 @@ class WorkerProcess:
 
     def death(self, seed: int | None = None, doing: str = "") -> WorkerDied:
         """Say how a process that is gone went; whatever it started goes too."""
-        code = self._reap(timeout=10.0)
-        if code is None:
-            what, cause, do = (
-                "was killed but does not go",
-                "the kernel cannot end it (state D)",
-                "look at disks and drivers",
-            )
-        else:
-            what, cause, do = explain_exit(code)
+        what, cause, do = self._ending()
         tail = self.log_tail()
         why = "\n".join(part for part in (cause, f"it last printed:\n{tail}" if tail else "") if part)
         what = f"{self.describe(seed)} {what}{f' {doing}' if doing else ''}"
@@ -259,12 +265,22 @@ class WorkerProcess:
             log=str(self.log_path or ""),
         )
 
+    def _ending(self) -> tuple[str, str, str]:
+        """Return how the process ended, the cause, and what to do; one that does not end by itself is killed."""
+        by_itself = self.await_end(_SECONDS_TO_END)
+        code = self._reap()
+        if code is None:
+            return "was killed but does not go", "the kernel cannot end it (state D)", "look at disks and drivers"
+        if not by_itself:
+            what = f"closed its connection, went on for {_SECONDS_TO_END:g} s and was killed for that"
+            return what, "", "look at what it last printed"
+        if code == LOST and isinstance(self._process, ForkedChild):
+            return "ended, and its exit code is lost", self._process.why_lost(), "look at what it last printed"
+        return explain_exit(code)
+
     def kill(self) -> None:
         """End the process and everything it started, at once."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self._process.pid, signal.SIGKILL)  # it may not lead a group yet
-                os.killpg(self._process.pid, signal.SIGKILL)
+        kill_all([self])
 
     def ask_to_close(self) -> None:
         """Ask the process to close its simulators and end."""
@@ -275,9 +291,17 @@ class WorkerProcess:
             with contextlib.suppress(OSError):  # the worker may be gone already
                 self._socket.shutdown(socket.SHUT_WR)
 
-    def end(self, timeout: float) -> None:
-        """Wait for the end, kill what is left of the process group, let go of everything."""
-        self._reap(max(0.0, timeout))
+    def await_end(self, timeout: float) -> bool:
+        """Wait for the process to end; tell whether it has."""
+        if self.pidfd < 0:
+            return True
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(max(0.0, timeout) * 1000))
+
+    def end(self) -> None:
+        """Kill what is left, let go of everything."""
+        self._reap()
         self.ask_to_close()
         if self._socket is not None:
             self._socket.close()
@@ -291,19 +315,22 @@ class WorkerProcess:
             self._log.close()
             self._log = None
 
-    def _reap(self, timeout: float) -> int | None:
-        """Wait, kill the group, and only then reap: until then the group's number cannot become someone else's."""
-        if self._process is None or self._process.returncode is not None:
-            return self._process.returncode if self._process else None
-        if self.pidfd >= 0:
-            poller = select.poll()
-            poller.register(self.pidfd, select.POLLIN)
-            poller.poll(timeout * 1000)
+    def _reap(self) -> int | None:
+        """Kill the process and what it has started, and return how it ended; None while the kernel cannot end it."""
         self.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2.0)
-            Keeper.instance().remove_group(self._process.pid)
-        return self._process.returncode
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_SECONDS_TO_GO)
+        return self._process.returncode if self._process else None
+
+
+def kill_all(workers: Sequence[WorkerProcess], patience: float = 0.0) -> None:
+    """End processes and everything they have started, at once, and wait that long until they are gone."""
+    marks = {worker.mark for worker in workers if worker.mark}
+    if marks:
+        end_all(marks, patience)
+    for worker in workers:
+        worker.mark = 0
 
 
 def worker_command(interpreter: str) -> list[str]:
@@ -342,8 +369,6 @@ def own_variables(index: int, config: VectorConfig) -> dict[str, str]:
 
 def explain_exit(code: int) -> tuple[str, str, str]:
     """Return what an exit status says, its usual cause, and what to do."""
-    if code == LOST:
-        return "ended, nobody knows how", "the process that had started it was gone", "look at what it last printed"
     if code >= 0:
         return f"ended with exit code {code}", "", "look at what it last printed; the simulator may have called exit"
     name = signal_name(-code)

@@ -21,6 +21,7 @@ from manyarms.vector.config import SimulatorConfig, VectorConfig
 from manyarms.vector.display import DisplayConfig, Displays, Trial
 from manyarms.vector.egl import drawing_failure
 from manyarms.vector.endings import uninterrupted
+from manyarms.vector.keeper import Keeper
 from manyarms.vector.memory import LEAST_WORKER_BYTES, check_room, say_how_many_fit
 from manyarms.vector.nursery import Nursery, NurseryGone
 from manyarms.vector.process import (
@@ -32,6 +33,7 @@ from manyarms.vector.process import (
     READY,
     WorkerProcess,
     common_environment,
+    kill_all,
     worker_command,
     worker_environment,
 )
@@ -47,6 +49,9 @@ _SPARE_FDS = 128
 
 #: After the first worker has failed to start, how long the others may still take to say the same.
 _GRACE_AFTER_FAILURE = 3.0
+
+#: What is killed when all is closed has as long to be gone when that is done.
+_SECONDS_TO_GO = 2.0
 
 #: A worker that fails again and again is started after 0, 0.25, 0.5, 1, … seconds.
 _FIRST_BACK_OFF = 0.25
@@ -90,6 +95,7 @@ class Supervisor:
 
     def start(self) -> list[Spec]:
         """Start all workers and return the spec of every row."""
+        Keeper.instance()  # before there is anything to keep
         count = len(self.workers)
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
         ids = [worker.simulator.id for worker in self.workers]
@@ -134,9 +140,8 @@ class Supervisor:
 
     def take_down(self, worker: WorkerProcess) -> None:
         """Kill a worker, if it is not gone already, and let go of its files."""
-        worker.kill()
         self._forget(worker)
-        worker.end(timeout=0.0)
+        worker.end()
         worker.phase = DOWN
 
     def restart(self, worker: WorkerProcess, failed: bool = True) -> bool:
@@ -164,14 +169,11 @@ class Supervisor:
         deadline = time.monotonic() + timeout
         try:
             for worker in self.workers:
-                worker.end(deadline - time.monotonic())
-        except KeyboardInterrupt:
-            for worker in self.workers:
-                worker.kill()
-            for worker in self.workers:
-                worker.end(timeout=0.0)
-            raise
+                worker.await_end(deadline - time.monotonic())
         finally:
+            kill_all(self.workers, _SECONDS_TO_GO)
+            for worker in self.workers:
+                worker.end()
             for nursery in self._nurseries.values():
                 nursery.close()
             self._nurseries.clear()
@@ -342,7 +344,7 @@ class Supervisor:
                 self._spawn(worker)
             except ManyarmsError as error:  # its display or its interpreter has gone
                 worker.last_error = error
-                worker.end(timeout=0.0)
+                worker.end()
                 dead.append(worker)
         due = min((worker.restart_at for worker in self._down), default=now) - now
         return max(0.0, due) if timeout is None else max(0.0, min(timeout, due))

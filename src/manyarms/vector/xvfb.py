@@ -8,7 +8,6 @@ import queue
 import secrets
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from typing import Any
 
 from manyarms.errors import StartError
 from manyarms.vector.endings import has_ended
-from manyarms.vector.keeper import FileIdentity, Keeper, file_identity
+from manyarms.vector.keeper import FileIdentity, Keeper, end_all, file_identity
 from manyarms.vector.xauthority import PATIENCE, SOCKETS, authority_entry, knock
 
 _LOCKS = "/tmp/.X{}-lock"
@@ -78,8 +77,9 @@ class Xvfb:
         self._authority.write_bytes(authority_entry(self._cookie))
         self._left_behind: dict[str, FileIdentity] = {}
         """The files that it would leave behind if it was killed, and which files they are."""
-        # The keeper would kill it without knowing its files, and is told of it when it is up. Until then it ends by
+        # The keeper would kill it without knowing its files, so it is marked when it is up. Until then it ends by
         # itself, with nothing left, when its parent is gone or nobody can read its number any more.
+        self._marks: set[int] = set()
         self.number_fd, theirs = os.pipe()
         self._told = b""
         command = [sys.executable, "-S", "-E", "-c", _WITH_PARENT, program, "-displayfd", str(theirs)]
@@ -124,7 +124,7 @@ class Xvfb:
             with contextlib.suppress(OSError):
                 self._left_behind[path] = file_identity(path)
                 keeper.add_file(path, self._left_behind[path])
-        keeper.add_group(self.pid)  # after its files: whoever is killed must leave none behind
+        self._marks = {keeper.mark(self.pid)}  # after its files: whoever is killed must leave none behind
         self._stop_listening()
         return True
 
@@ -138,11 +138,11 @@ class Xvfb:
             self._process.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait for the end, kill what is left of its group, and remove what it left behind."""
+        """Wait for the end, kill it and what it has started, and remove what it left behind."""
         if self._process.returncode is None:
             has_ended(self.pid, deadline - time.monotonic())
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
+            self._process.kill()
+            end_all(self._marks)
             self._process.wait()
             self._stop_listening()
         for path, which in self._left_behind.items():
@@ -151,7 +151,6 @@ class Xvfb:
                     os.unlink(path)
             Keeper.instance().remove_file(path, which)
         self._left_behind.clear()
-        Keeper.instance().remove_group(self.pid)
 
     def _stop_listening(self) -> None:
         if self.number_fd >= 0:

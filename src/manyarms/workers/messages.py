@@ -66,7 +66,6 @@ FIELDS = {
     "fork": {"env": _DICT, "name": _TEXT},
     "forked": {"pid": _COUNT},
     "reap": {"reap": _COUNT},
-    "reaped": {"code": (int, *_OR_NONE)},
 }  # type: Dict[str, Mapping[str, Tuple[type, ...]]]
 
 #: A reply holds one or more of these.

@@ -1,8 +1,7 @@
 """A process that has imported what workers need, and forks them: they start in milliseconds and share its memory.
 
 It runs in the simulator's interpreter, holds no simulator, display or thread, and ends when the main side lets go of
-its socket. Workers stay its children until the main side has asked how they ended: so their numbers cannot be given to
-other processes meanwhile.
+its socket. A worker that has ended stays its child until the main side has read how, from /proc, and says so.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def nurse(socket_fd: int) -> Optional[List[int]]:
         while True:
             request, fds = receive_request(sock)
             if "reap" in check(request, "reap" if "reap" in request else "fork"):
-                sock.sendall(wire.frame({"code": exit_code(request["reap"])}))
+                os.waitpid(request["reap"], os.WNOHANG)
                 continue
             pid = os.fork()
             if pid == 0:
@@ -46,7 +45,7 @@ def nurse(socket_fd: int) -> Optional[List[int]]:
                 os.close(fd)
             sock.sendall(wire.frame({"pid": pid}))
     except (ConnectionError, wire.Unreadable):
-        return None
+        os._exit(0)  # at once: the main side waits for it
 
 
 def prepare(plan: Dict[str, Any]) -> Dict[str, Any]:
@@ -94,20 +93,8 @@ def become_worker(request: Dict[str, Any], log_fd: int) -> None:
         return
 
 
-def exit_code(pid: int) -> Optional[int]:
-    """Return how a child ended, as `subprocess` puts it; None when it has not."""
-    try:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    if not ended:
-        return None
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def send_request(sock: socket.socket, request: Dict[str, Any], fds: Sequence[int] = ()) -> Dict[str, Any]:
-    """Ask, from the main side, and return the answer."""
+def send_request(sock: socket.socket, request: Dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Ask, from the main side."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sock.sendmsg([b"?"], rights)
     sock.sendall(wire.frame(request))
-    return check(wire.receive(sock, sock.gettimeout()), "reaped" if "reap" in request else "forked")
