@@ -691,6 +691,20 @@ def test_probabilities_are_those_of_the_noise_that_was_drawn(folder: Path) -> No
         np.testing.assert_allclose(chunk.extras["log_probs"][row], wanted.numpy(), atol=1e-3)
 
 
+def test_noise_goes_only_into_numbers_that_the_simulator_is_given(folder: Path) -> None:
+    """Two kinds of noise from the same start: what neither touches follows the same flow in the first step."""
+    observations = seen(3)
+    chains = {}
+    for kind in ("flow_sde", "flow_noise"):
+        policy = policy_of(folder, noise=kind, chunk=4)
+        chosen = torch.as_tensor(policy.act(observations).extras["chosen"])
+        chains[kind] = flow.unpacked(chosen, policy._shape)[0][:, 1]
+    width, moved = policy.action_width, chains["flow_sde"] != chains["flow_noise"]
+    assert moved[:, :4, :width].all()
+    torch.testing.assert_close(chains["flow_sde"][:, 4:], chains["flow_noise"][:, 4:])
+    torch.testing.assert_close(chains["flow_sde"][..., width:], chains["flow_noise"][..., width:])
+
+
 def test_hardly_any_noise_gives_the_flows_own_actions(folder: Path) -> None:
     observations = seen(3)
     noisy = policy_of(folder, noise="flow_sde", noise_level=1e-5).act(observations).actions[""]
