@@ -142,6 +142,24 @@ def test_a_worker_that_fails_again_and_again_is_given_up_with_the_cause() -> Non
         assert len(envs.failures) == 3
 
 
+@pytest.mark.parametrize("order", [Misbehaving.EXIT, Misbehaving.RAISE])
+def test_failures_count_in_a_row_and_an_episode_that_ends_forgives_them(order: int) -> None:
+    with manyarms.make_vec("standins:Misbehaving", 1, max_restarts=2, max_episode_steps=3) as envs:
+
+        def play(*actions: int) -> bool:
+            """Play an episode; tell whether it was aborted."""
+            envs.begin([0], [EpisodeId(seed=0)])
+            envs.recv()
+            envs.send([0], np.array(actions, np.float32).reshape(1, -1, 1))
+            return bool(envs.recv().aborted[0])
+
+        for _ in range(2):
+            assert [play(order), play(order), play(0, 0, 0)] == [True, True, False], "two in a row are allowed"
+        assert [play(order), play(order)] == [True, True]
+        with pytest.raises(WorkerDied, match=r"failed 3 times in a row and is given up"):
+            play(order)
+
+
 def test_a_reset_that_always_raises_is_given_up() -> None:
     with (
         manyarms.make_vec("standins:Misbehaving", 2, fail_at="reset", max_restarts=1) as envs,
