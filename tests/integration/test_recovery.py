@@ -153,8 +153,10 @@ def test_failures_count_in_a_row_and_an_episode_that_ends_forgives_them(order: i
             envs.send([0], np.array(actions, np.float32).reshape(1, -1, 1))
             return bool(envs.recv().aborted[0])
 
+        first = envs.worker_pids
         for _ in range(2):
             assert [play(order), play(order), play(0, 0, 0)] == [True, True, False], "two in a row are allowed"
+        assert (envs.worker_pids == first) == (order == Misbehaving.RAISE), "whose simulator raised is not replaced"
         assert [play(order), play(order)] == [True, True]
         with pytest.raises(WorkerDied, match=r"failed 3 times in a row and is given up"):
             play(order)
