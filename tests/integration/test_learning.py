@@ -234,6 +234,35 @@ def test_advantages_of_actions_are_normalised_over_those_that_were_taken() -> No
     assert taken.std() == pytest.approx(1.0, abs=1e-4)
 
 
+def test_every_pass_cuts_a_batch_into_other_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, episodes = played(4)
+    learner = Learner(policy, AlgorithmConfig(update_epoch=2), config=LearnerConfig(4))
+    samples, looked_at = judged(learner, episodes), []
+    evaluate = policy.evaluate
+
+    def watched(observations: Any, chosen: Any) -> Any:
+        looked_at.append({tuple(row) for row in observations.fields["position"].tolist()})
+        return evaluate(observations, chosen)
+
+    monkeypatch.setattr(policy, "evaluate", watched)
+    learner.update(samples, 0)
+    half = len(looked_at) // 2
+    assert half > 2
+    assert set.union(*looked_at[:half]) == set.union(*looked_at[half:]), "all of it in each pass"
+    assert looked_at[:half] != looked_at[half:]
+
+
+def test_an_update_stops_when_the_policy_has_gone_far_enough() -> None:
+    policy, episodes = played(4)
+    steps = {}
+    for target in (1e-6, None):
+        algorithm = AlgorithmConfig(update_epoch=6, target_kl=target)
+        learner = Learner(policy, algorithm, OptimConfig(lr=1e-2), LearnerConfig(1000))
+        learner.update(judged(learner, episodes), 0)
+        steps[target] = learner.steps
+    assert steps == {1e-6: 2, None: 6}, "nothing has changed before the first step, and enough before the second"
+
+
 def test_learning_rates_follow_their_schedule() -> None:
     policy, episodes = played(2)
     for schedule, wanted in (("constant", 1.0), ("linear", 0.75), ("cosine", 0.5 + 0.5 * np.cos(np.pi / 4))):
@@ -241,6 +270,8 @@ def test_learning_rates_follow_their_schedule() -> None:
         found = learner.update(judged(learner, episodes), 0, progress=0.25)
         assert found["actor/lr"] == pytest.approx(2e-3 * wanted)
         assert learner.optimizer.param_groups[1]["lr"] == pytest.approx(4e-3 * wanted), "the critic has its own"
+        again = learner.update(judged(learner, episodes), 1, progress=0.25)
+        assert again["actor/lr"] == found["actor/lr"], "it is counted from the first, not from the last"
     with pytest.raises(ConfigError, match="cosine"):
         OptimConfig(schedule="triangle")
 
