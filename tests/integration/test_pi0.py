@@ -783,8 +783,23 @@ def test_the_loss_of_imitation_is_that_of_transformers(folder: Path) -> None:
         actions=policy._seeing.from_simulator(actions, observations),
     )
     assert float(found.detach()) == pytest.approx(float(theirs.loss.detach()), rel=1e-4)
-    half = policy.imitation_loss(observations, actions, np.repeat([[1.0] * 5 + [0.0] * 5], 4, 0).astype(np.float32))
-    assert float(half.detach()) != pytest.approx(float(found.detach()), rel=1e-3)
+    halves = [
+        float(policy_of(folder, seed=3).imitation_loss(observations, actions, np.tile(half, (4, 1))).detach())
+        for half in (np.repeat([1.0, 0.0], 5).astype(np.float32), np.repeat([0.0, 1.0], 5).astype(np.float32))
+    ]
+    assert np.mean(halves) == pytest.approx(float(found.detach()), rel=1e-5), "each counts its own actions only"
+    assert halves[0] != pytest.approx(halves[1], rel=1e-3)
+
+
+def test_the_critic_does_not_pull_at_the_model(folder: Path) -> None:
+    policy = policy_of(folder, noise="flow_sde", value_head=True)
+    observations = seen(2)
+    found = policy.evaluate(observations, policy.act(observations).extras["chosen"])
+    assert found.values is not None
+    found.values.sum().backward()
+    pulled = {name for name, p in policy.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert pulled
+    assert all(name.startswith("value.") for name in pulled)
 
 
 def test_a_policy_without_noise_is_not_reinforced(folder: Path) -> None:
