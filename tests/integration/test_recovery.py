@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import manyarms
+from conftest import environment
 from manyarms import EpisodeId
 from manyarms.errors import WorkerDied, WorkerTimeout
 from standins import Misbehaving
@@ -330,7 +331,7 @@ def wait_until_gone(pids: list[int]) -> None:
 )
 def test_nothing_is_left_however_the_main_process_goes(what: str, signals: list[Any], tmp_path: Path) -> None:
     """One worker is in a step of a thousand seconds: it will not notice by itself."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)}
+    env = environment(TMPDIR=str(tmp_path))
     process: Any = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), what], stdout=subprocess.PIPE, text=True, env=env
     )
@@ -387,7 +388,7 @@ import manyarms
 envs = manyarms.make_vec("standins:Closing", 2, path={str(tmp_path)!r})
 envs.reset(seed=0)
 """
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    env = environment()
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=600)
     assert len(list(tmp_path.iterdir())) == 2
 

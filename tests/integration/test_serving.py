@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
 
 import manyarms
+from conftest import environment
 from manyarms import EpisodeId
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies import ActionChunk, Observations, Policy, make_policy
@@ -462,7 +461,7 @@ def test_the_bytes_are_those_of_openpi() -> None:
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run `manyarms serve` in the background."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *_extra_paths()])}
+    env = environment()
     process = subprocess.Popen(
         [sys.executable, "-m", "manyarms", "serve", *arguments],
         stdout=subprocess.PIPE,
@@ -475,10 +474,6 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def _extra_paths() -> list[str]:
-    return [path for path in [os.environ.get("PYTHONPATH")] if path]
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
