@@ -227,7 +227,7 @@ def test_what_was_recorded_can_be_read_drawn_and_played_back(tmp_path: Path) -> 
     ]
     assert repr(tape).startswith(f"{len(outcomes)} episodes (")
     assert tape.plot()._repr_svg_().count("<g ") == 2
-    assert manyarms.replay(tape.folder).same
+    assert manyarms.replay(tape.folder, trust_code=True).same
 
 
 def test_a_check_names_what_does_not_hold(capfd: pytest.CaptureFixture[str]) -> None:
