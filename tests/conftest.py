@@ -37,6 +37,19 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a process that imports what this one does: the same manyarms, and the tests' modules.
+
+    What PYTHONPATH holds already comes after: a test must not fall back on a copy that is installed somewhere.
+    """
+    import manyarms
+
+    source, tests = Path(manyarms.__file__).resolve().parent.parent, REPOSITORY / "tests"
+    path = [str(source), str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables}
+
+
 #: Types of models that there are golden tests for.
 _GOLDEN_KINDS = ("pi0", "openvla")
 

@@ -113,6 +113,27 @@ class Walker(Simulator):
         return 2 * value
 
 
+class Blinking(Simulator):
+    """Has something to say after every other step only, and never ends."""
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self.spec = Spec({"clock": Field((), "int64")}, {"": Field((2,), "float32", -1.0, 1.0)})
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        self.clock = 0
+
+    def step(self, action: Any) -> StepResult:
+        self.clock += 1
+        return StepResult(0.0)
+
+    def observe(self, out: dict[str, np.ndarray], cameras: Sequence[str]) -> None:
+        out["clock"][()] = self.clock
+
+    def info(self) -> dict[str, Any]:
+        return {} if self.clock % 2 else {"blink": self.clock}
+
+
 class SlowCameras(Walker):
     """A walker without toggles, so that the short path of `Row.step` is taken."""
 

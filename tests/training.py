@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from conftest import REPOSITORY
+from conftest import environment
 
 CONFIG = """
 runner:
@@ -60,7 +59,7 @@ def started(arguments: Sequence[str], ranks: int = 1, restarts: int = 0) -> subp
     command = [sys.executable, *(launcher if ranks > 1 else []), "-m", "manyarms", "train", *arguments]
     return subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conftest import environment
 from manyarms.cli import demo
 from training import wait_for
 
@@ -20,7 +21,7 @@ MANYARMS = [str(Path(sys.executable).with_name("manyarms"))]
 
 
 def manyarms(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    env = environment()
     return subprocess.run(
         [*MANYARMS, *arguments], capture_output=True, text=True, cwd=cwd, env=env, timeout=600, check=False
     )
@@ -142,7 +143,7 @@ def test_check_names_what_does_not_hold() -> None:
 
 
 def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
+    env = environment(PYTHONUNBUFFERED="1")
     process = subprocess.Popen(
         [*MANYARMS, "bench", "standins:Sleeper", "--steps", "100000", "--warmup", "0", "--options", "naps={'0': 0.01}"],
         stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 import manyarms
+from conftest import environment
 from manyarms.errors import ConfigError, StartError
 from manyarms.vector import display, xauthority
 from manyarms.vector.display import DisplayConfig, Displays
@@ -228,7 +229,7 @@ with manyarms.make_vec("standins:Walker", 3, cameras=[], display="xvfb") as envs
 
 
 def start_script(what: str, tmp_path: Path) -> Any:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)}
+    env = environment(TMPDIR=str(tmp_path))
     process: Any = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, what],
         stdin=subprocess.PIPE,

@@ -24,6 +24,7 @@ import psutil
 import pytest
 from test_rlbench import standin_options
 
+from conftest import environment
 from manyarms.cli import doctor as command
 from manyarms.doctor import machine, rendering, simulators, strays
 from manyarms.doctor.examination import Check, Examination
@@ -49,7 +50,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     folder = str(tmp_path_factory.mktemp("tmp"))
     monkeypatch.setattr("tempfile.tempdir", folder)
     monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
 def doctor(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

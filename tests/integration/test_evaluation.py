@@ -247,6 +247,18 @@ def test_a_full_disk_ends_a_recording_in_words_and_leaves_nothing_half_written(s
     assert not [*(small_disk / "tape" / "episodes").glob(".*")]
 
 
+def test_a_recording_whose_last_episode_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Nothing comes after it that would find the failed write."""
+    (tmp_path / "tape" / "episodes" / "000003.npz" / "in the way").mkdir(parents=True)
+    with pytest.raises(DiskError, match="cannot be written"):
+        recorded(tmp_path, num_envs=1)
+    assert sorted(path.stem for path in (tmp_path / "tape" / "episodes").glob("*.npz") if path.is_file()) == [
+        "000000",
+        "000001",
+        "000002",
+    ]
+
+
 def test_a_full_disk_costs_videos_first_and_ends_an_evaluation_in_words(
     small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,14 +73,16 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 
 @pytest.mark.slow
-def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("warmup", [0, 8], ids=["no warm-up", "inside the warm-up"])
+def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(warmup: int, tmp_path: Path) -> None:
+    batch = 10_000 if warmup else 32  # one step per epoch: six by the checkpoint, ten in all
     settings = {"max_episode_steps": 12, "goal": 1.5, "cameras": []}
     with manyarms.make_vec("standins:Walker", 2, **settings) as envs:
 
         def trainer() -> Trainer:
             policy = network(envs.simulator_spec, value_head=True, deterministic=True, batch_size=4)
-            optim = OptimConfig(lr=3e-3, schedule="linear")
-            learner = Learner(policy, AlgorithmConfig(update_epoch=2), optim, LearnerConfig(32))
+            optim = OptimConfig(lr=3e-3, schedule="linear", critic_warmup_steps=warmup)
+            learner = Learner(policy, AlgorithmConfig(update_epoch=2), optim, LearnerConfig(batch))
             return Trainer(Runner(envs, policy), learner, ["near", "far"], TrainerConfig(6, 8))
 
         through = trainer()
@@ -211,6 +213,56 @@ def test_during_the_warm_up_only_the_critic_learns() -> None:
     assert not any(torch.equal(old, new) for old, new in zip(critic, policy.value.parameters(), strict=True))
 
 
+def test_the_actor_learns_from_the_first_step_after_the_warm_up_on() -> None:
+    policy, episodes = played(4)
+    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(critic_warmup_steps=3), LearnerConfig(1000))
+    first = policy.head.mean.weight.detach().clone()
+    moved = []
+    for iteration in range(4):
+        learner.update(judged(learner, episodes), iteration)
+        moved.append(not torch.equal(first, policy.head.mean.weight))
+    assert moved == [False, False, False, True]
+
+
+def test_advantages_of_actions_are_normalised_over_those_that_were_taken() -> None:
+    algorithm = AlgorithmConfig(reward_type="action_level", logprob_type="action_level")
+    policy, episodes = played(4, value_type="action_level")
+    samples = judged(Learner(policy, algorithm), episodes)
+    assert (samples.mask == 0).any(), "or the test shows nothing: some chunk must have been cut short"
+    taken = samples.advantages[samples.mask > 0]
+    assert taken.mean() == pytest.approx(0.0, abs=1e-5)
+    assert taken.std() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_every_pass_cuts_a_batch_into_other_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, episodes = played(4)
+    learner = Learner(policy, AlgorithmConfig(update_epoch=2), config=LearnerConfig(4))
+    samples, looked_at = judged(learner, episodes), []
+    evaluate = policy.evaluate
+
+    def watched(observations: Any, chosen: Any) -> Any:
+        looked_at.append({tuple(row) for row in observations.fields["position"].tolist()})
+        return evaluate(observations, chosen)
+
+    monkeypatch.setattr(policy, "evaluate", watched)
+    learner.update(samples, 0)
+    half = len(looked_at) // 2
+    assert half > 2
+    assert set.union(*looked_at[:half]) == set.union(*looked_at[half:]), "all of it in each pass"
+    assert looked_at[:half] != looked_at[half:]
+
+
+def test_an_update_stops_when_the_policy_has_gone_far_enough() -> None:
+    policy, episodes = played(4)
+    steps = {}
+    for target in (1e-6, None):
+        algorithm = AlgorithmConfig(update_epoch=6, target_kl=target)
+        learner = Learner(policy, algorithm, OptimConfig(lr=1e-2), LearnerConfig(1000))
+        learner.update(judged(learner, episodes), 0)
+        steps[target] = learner.steps
+    assert steps == {1e-6: 2, None: 6}, "nothing has changed before the first step, and enough before the second"
+
+
 def test_learning_rates_follow_their_schedule() -> None:
     policy, episodes = played(2)
     for schedule, wanted in (("constant", 1.0), ("linear", 0.75), ("cosine", 0.5 + 0.5 * np.cos(np.pi / 4))):
@@ -218,6 +270,8 @@ def test_learning_rates_follow_their_schedule() -> None:
         found = learner.update(judged(learner, episodes), 0, progress=0.25)
         assert found["actor/lr"] == pytest.approx(2e-3 * wanted)
         assert learner.optimizer.param_groups[1]["lr"] == pytest.approx(4e-3 * wanted), "the critic has its own"
+        again = learner.update(judged(learner, episodes), 1, progress=0.25)
+        assert again["actor/lr"] == found["actor/lr"], "it is counted from the first, not from the last"
     with pytest.raises(ConfigError, match="cosine"):
         OptimConfig(schedule="triangle")
 

@@ -332,6 +332,33 @@ def test_any_width_chunk_and_number_of_images(
     assert not np.array_equal(policy.act(changed).extras["log_probs"], chunked.extras["log_probs"]), "it looks at all"
 
 
+def test_actions_stay_within_the_simulators_bounds(golden: Path) -> None:
+    narrow = replace(SPEC, actions={"": Field((7,), "float32", -0.01, 0.01)})
+    actions = policy_of(golden, narrow, **STATE, gripper="raw").act(observed(6)).actions[""]
+    assert actions.min() == np.float32(-0.01)
+    assert actions.max() == np.float32(0.01)
+
+
+def test_the_critic_reads_the_state_before_the_first_number_of_the_chunk(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="tokens", sample=True, value_head=True)
+    assert policy.value is not None
+    with torch.no_grad():
+        for parameter in policy.value.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+        features = policy._features(policy._senses(observed(3), CPU), policy.network)
+        wanted = policy.value(features[:, 0].float())[:, 0]
+    np.testing.assert_allclose(policy.act(observed(3)).extras["values"], wanted, atol=1e-5)
+    assert np.abs(policy.value(features[:, -1].float())[:, 0].detach().numpy() - wanted.numpy()).max() > 1e-3
+
+
+def test_a_checkpoint_of_adapters_holds_all_that_learns(golden: Path) -> None:
+    policy = policy_of(golden, **STATE, head="l1", sample=True, value_head=True, lora_rank=2)
+    learns = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    assert set(policy.saved_state()) == learns
+    for part in ("value.", "head.log_scale", "lora_"):
+        assert any(part in name for name in learns), part
+
+
 def test_without_a_stop_token_actions_stand_last(golden: Path) -> None:
     everyone = observed(5)
     policy, other = (policy_of(golden, **STATE, head="tokens", stop_token=stop) for stop in (True, False))

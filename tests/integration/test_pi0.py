@@ -691,6 +691,20 @@ def test_probabilities_are_those_of_the_noise_that_was_drawn(folder: Path) -> No
         np.testing.assert_allclose(chunk.extras["log_probs"][row], wanted.numpy(), atol=1e-3)
 
 
+def test_noise_goes_only_into_numbers_that_the_simulator_is_given(folder: Path) -> None:
+    """Two kinds of noise from the same start: what neither touches follows the same flow in the first step."""
+    observations = seen(3)
+    chains = {}
+    for kind in ("flow_sde", "flow_noise"):
+        policy = policy_of(folder, noise=kind, chunk=4)
+        chosen = torch.as_tensor(policy.act(observations).extras["chosen"])
+        chains[kind] = flow.unpacked(chosen, policy._shape)[0][:, 1]
+    width, moved = policy.action_width, chains["flow_sde"] != chains["flow_noise"]
+    assert moved[:, :4, :width].all()
+    torch.testing.assert_close(chains["flow_sde"][:, 4:], chains["flow_noise"][:, 4:])
+    torch.testing.assert_close(chains["flow_sde"][..., width:], chains["flow_noise"][..., width:])
+
+
 def test_hardly_any_noise_gives_the_flows_own_actions(folder: Path) -> None:
     observations = seen(3)
     noisy = policy_of(folder, noise="flow_sde", noise_level=1e-5).act(observations).actions[""]
@@ -769,8 +783,23 @@ def test_the_loss_of_imitation_is_that_of_transformers(folder: Path) -> None:
         actions=policy._seeing.from_simulator(actions, observations),
     )
     assert float(found.detach()) == pytest.approx(float(theirs.loss.detach()), rel=1e-4)
-    half = policy.imitation_loss(observations, actions, np.repeat([[1.0] * 5 + [0.0] * 5], 4, 0).astype(np.float32))
-    assert float(half.detach()) != pytest.approx(float(found.detach()), rel=1e-3)
+    halves = [
+        float(policy_of(folder, seed=3).imitation_loss(observations, actions, np.tile(half, (4, 1))).detach())
+        for half in (np.repeat([1.0, 0.0], 5).astype(np.float32), np.repeat([0.0, 1.0], 5).astype(np.float32))
+    ]
+    assert np.mean(halves) == pytest.approx(float(found.detach()), rel=1e-5), "each counts its own actions only"
+    assert halves[0] != pytest.approx(halves[1], rel=1e-3)
+
+
+def test_the_critic_does_not_pull_at_the_model(folder: Path) -> None:
+    policy = policy_of(folder, noise="flow_sde", value_head=True)
+    observations = seen(2)
+    found = policy.evaluate(observations, policy.act(observations).extras["chosen"])
+    assert found.values is not None
+    found.values.sum().backward()
+    pulled = {name for name, p in policy.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert pulled
+    assert all(name.startswith("value.") for name in pulled)
 
 
 def test_a_policy_without_noise_is_not_reinforced(folder: Path) -> None:

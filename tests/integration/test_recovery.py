@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import manyarms
+from conftest import environment
 from manyarms import EpisodeId
 from manyarms.errors import WorkerDied, WorkerTimeout
 from standins import Misbehaving
@@ -140,6 +141,26 @@ def test_a_worker_that_fails_again_and_again_is_given_up_with_the_cause() -> Non
         with pytest.raises(WorkerDied, match=r"worker 1 .*failed 3 times in a row and is given up(.|\n)*exit code 7"):
             repeat(10, lambda: envs.step(orders(0, Misbehaving.EXIT)))
         assert len(envs.failures) == 3
+
+
+@pytest.mark.parametrize("order", [Misbehaving.EXIT, Misbehaving.RAISE])
+def test_failures_count_in_a_row_and_an_episode_that_ends_forgives_them(order: int) -> None:
+    with manyarms.make_vec("standins:Misbehaving", 1, max_restarts=2, max_episode_steps=3) as envs:
+
+        def play(*actions: int) -> bool:
+            """Play an episode; tell whether it was aborted."""
+            envs.begin([0], [EpisodeId(seed=0)])
+            envs.recv()
+            envs.send([0], np.array(actions, np.float32).reshape(1, -1, 1))
+            return bool(envs.recv().aborted[0])
+
+        first = envs.worker_pids
+        for _ in range(2):
+            assert [play(order), play(order), play(0, 0, 0)] == [True, True, False], "two in a row are allowed"
+        assert (envs.worker_pids == first) == (order == Misbehaving.RAISE), "whose simulator raised is not replaced"
+        assert [play(order), play(order)] == [True, True]
+        with pytest.raises(WorkerDied, match=r"failed 3 times in a row and is given up"):
+            play(order)
 
 
 def test_a_reset_that_always_raises_is_given_up() -> None:
@@ -310,7 +331,7 @@ def wait_until_gone(pids: list[int]) -> None:
 )
 def test_nothing_is_left_however_the_main_process_goes(what: str, signals: list[Any], tmp_path: Path) -> None:
     """One worker is in a step of a thousand seconds: it will not notice by itself."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)}
+    env = environment(TMPDIR=str(tmp_path))
     process: Any = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), what], stdout=subprocess.PIPE, text=True, env=env
     )
@@ -367,7 +388,7 @@ import manyarms
 envs = manyarms.make_vec("standins:Closing", 2, path={str(tmp_path)!r})
 envs.reset(seed=0)
 """
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    env = environment()
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=600)
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Mapping
@@ -14,7 +15,11 @@ import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies import ActionChunk, Observations, make_policy
-from manyarms.rollout import Episode, Runner, RunnerConfig, Scene, Steps
+from manyarms.rollout import Episode, Runner, RunnerConfig, Scene, Steps, starts
+from manyarms.rollout.episode import EpisodeBuilder
+from manyarms.rollout.memory import plan_memory
+from manyarms.rollout.words import text_of
+from manyarms.simulators.base import Field
 from rollouts import Swaying, fingerprint
 
 EPISODES = [EpisodeId(("near", "far")[i % 2], 100 + i) for i in range(12)]
@@ -135,6 +140,58 @@ def test_reward_hooks_see_batches_and_their_history_and_add_to_the_last_step() -
     for episode, without in ((first, plain[0]), (second, plain[1])):
         np.testing.assert_allclose(episode.rewards - without.rewards, [[0, 2], [0, 4], [0, 6]])
     assert [shown.tolist() for shown in hook.seen] == [[[0, 0, 2]] * 2, [[0, 2, 4]] * 2, [[2, 4, 6]] * 2]
+
+
+def test_the_history_of_a_hook_begins_anew_with_each_episode() -> None:
+    class Hook:
+        history = 8
+        fields = ("clock",)
+        cameras = ()
+        seen: list[list[int]] = []  # noqa: RUF012
+
+        def __call__(self, scene: Scene) -> np.ndarray:
+            self.seen.append(scene.fields["clock"][0].tolist())
+            return np.zeros(len(scene))
+
+    hook = Hook()
+    with manyarms.make_vec("standins:Walker", 1, max_episode_steps=4, goal=99.0) as envs:
+        list(Runner(envs, Swaying(2), rewards=[hook]).play(EPISODES[:2]))
+    assert hook.seen == [[0] * 7 + [2], [0] * 6 + [2, 4]] * 2, "nothing of the episode before"
+
+
+def test_an_episode_that_succeeded_and_went_on_has_succeeded() -> None:
+    steps = [np.array([0.0]), np.array([1.0]), np.array([0.0])]
+    for successes, wanted in (((False, True, False), True), ((False, False, False), False)):
+        builder = EpisodeBuilder(EpisodeId("near", 0), "go", {}, None)
+        for reward, success in zip(steps, successes, strict=True):
+            builder.decide({"": np.zeros(1)}, ActionChunk.of(np.zeros((1, 1, 1))))
+            builder.advance(reward, success)
+        assert builder.finish({"": np.zeros(1)}, False, True, {}, 1).success == wanted
+
+
+def test_varied_descriptions_are_drawn_by_the_episode_and_reach_all_of_them() -> None:
+    info = {"descriptions": ["open it", "pull it open", "open the drawer"]}
+    episodes = [EpisodeId("drawer", seed) for seed in range(60)]
+    drawn = [text_of(episode, info, (), vary=True) for episode in episodes]
+    assert set(drawn) == set(info["descriptions"])
+    assert drawn == [text_of(episode, info, (), vary=True) for episode in episodes]
+    assert {text_of(episode, info, ()) for episode in episodes} == {"open it"}
+
+
+def test_starts_from_fixed_states_have_a_new_seed_each_time_round() -> None:
+    begun = list(itertools.islice(starts(["a", "b"], 7, init_states=2), 8))
+    assert [(e.task, e.seed, e.init_state) for e in begun] == [
+        *[("a", 7, 0), ("b", 7, 0), ("a", 7, 1), ("b", 7, 1)],
+        *[("a", 8, 0), ("b", 8, 0), ("a", 8, 1), ("b", 8, 1)],
+    ]
+
+
+def test_the_memory_plan_counts_a_last_chunk_that_is_cut_short() -> None:
+    plan = plan_memory(
+        {"": np.zeros((1, 4))}, {"": Field((2,))}, keep=None, chunk=8, horizon=None, time_limit=20, episodes=3
+    )
+    assert plan.decisions == 3
+    assert plan.total_bytes == 3 * 3 * plan.decision_bytes
 
 
 def test_a_hook_that_returns_nonsense_is_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import socket
@@ -20,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -35,6 +33,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
 
 import manyarms
+from conftest import environment
 from manyarms import EpisodeId
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies import ActionChunk, Observations, Policy, make_policy
@@ -703,7 +702,7 @@ def test_the_bytes_are_those_of_openpi() -> None:
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run `manyarms serve` in the background."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *_extra_paths()])}
+    env = environment()
     process = subprocess.Popen(
         [sys.executable, "-m", "manyarms", "serve", *arguments],
         stdout=subprocess.PIPE,
@@ -716,10 +715,6 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def _extra_paths() -> list[str]:
-    return [path for path in [os.environ.get("PYTHONPATH")] if path]
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

@@ -18,6 +18,7 @@ from manyarms.simulators.base import SpecError
 from manyarms.simulators.choices import snake_case
 from manyarms.simulators.tabletop import panda
 from manyarms.simulators.tabletop.kinematics import HIGH, LOW, Kinematics
+from manyarms.simulators.tabletop.scene import WORKSPACE_HIGH, WORKSPACE_LOW
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
 from manyarms.simulators.tabletop.task import DOWN, discover
 from manyarms.testing import CHECKS, Subject, check_simulator, conformance
@@ -176,6 +177,56 @@ def test_replays_are_bit_identical_in_another_process(task: str, tmp_path: Any) 
         [sys.executable, "-c", REPLAY, str(tmp_path / "saved.npy")], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [end, end]
+
+
+@pytest.mark.parametrize(("axis", "sign"), itertools.product(range(3), (-1.0, 1.0)))
+def test_small_moves_of_the_hand_end_at_the_edge_of_the_workspace(axis: int, sign: float) -> None:
+    simulator = TabletopSimulator("reach_target", cameras=(), arm_mode="delta_ee")
+    simulator.reset(None, 0, None)
+    action = np.zeros(7, np.float32)
+    action[axis] = sign
+    for _ in range(50):
+        simulator.step(action)
+    position = simulator._world.tip_pose()[0]
+    assert (position >= np.array(WORKSPACE_LOW) - 0.01).all()
+    assert (position <= np.array(WORKSPACE_HIGH) + 0.01).all()
+
+
+def test_a_state_saved_while_the_hand_holds_something_goes_on_bit_for_bit() -> None:
+    """The solver begins at its last solution: without that, the same contacts come out a little different."""
+    simulator = TabletopSimulator("pick_up_cup", cameras=(), arm_mode="delta_ee")
+    simulator.reset(None, 3, None)
+    while not simulator._world.grasped("cup"):
+        simulator.step(simulator.expert_action())
+    state, ends = simulator.save_state(), []
+    lift = np.array([0.1, -0.1, 0.2, 0, 0, 0.2, -1.0], np.float32)
+    for seed in (None, 4):
+        if seed is not None:
+            simulator.reset(None, seed, None)
+            simulator.step(lift)
+            simulator.load_state(state)
+        steps = []
+        for _ in range(10):
+            simulator.step(lift)
+            steps.append(simulator._world.save().tobytes())
+        ends.append(steps)
+    assert ends[0] == ends[1]
+
+
+def test_what_a_hand_holds_presses_its_fingers_apart() -> None:
+    simulator = TabletopSimulator("pick_up_cup", cameras=())
+    simulator.reset(None, 3, None)
+    out = {name: np.zeros(field.shape, field.dtype) for name, field in simulator.spec.layout().items()}
+    simulator.observe(out, ())
+    assert not out["gripper_touch_forces"].any(), "nothing touches them yet"
+    while not simulator._world.grasped("cup"):
+        simulator.step(simulator.expert_action())
+    simulator.observe(out, ())
+    left, right = (simulator._world.position(f"panda_{side}_finger") for side in ("left", "right"))
+    outwards = (left - right) / np.linalg.norm(left - right)
+    forces = out["gripper_touch_forces"].reshape(2, 3)
+    assert forces[0] @ outwards > 1.0
+    assert forces[1] @ outwards < -1.0
 
 
 def test_cameras_without_graphics_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,28 @@ def test_cameras_inside_a_chunk_are_filmed_and_toggled() -> None:
         assert set(envs.get_attr("expected")) == {("wrist",)}
 
 
+def test_steps_are_filmed_by_their_number_in_the_episode_not_in_the_chunk() -> None:
+    with manyarms.make_vec("standins:Walker", 1, render_every=3, max_chunk=8, goal=100.0) as envs:
+        envs.reset(seed=0)
+        filmed = []
+        for _ in range(4):
+            chunk = envs.step_chunk(np.zeros((1, 4, 2), np.float32))
+            filmed.append(chunk.frames["front_rgb"][0][:, 0, 0, 0].tolist())
+        assert filmed == [[3], [6], [9], [15]], "the twelfth ends a chunk and is observed"
+
+
+def test_an_info_is_told_once_and_not_again_after_a_step_that_has_none() -> None:
+    with manyarms.make_vec("standins:Blinking", 2) as envs:
+        envs.reset(seed=0)
+        told = []
+        for _ in range(6):
+            infos = envs.step(np.zeros((2, 2), np.float32))[4]
+            told.append(infos["blink"].tolist() if "blink" in infos else None)
+        assert told == [None, [2, 2], None, [4, 4], None, [6, 6]]
+        told = [envs.step_chunk(np.zeros((2, 3, 2), np.float32)).infos.get("blink") for _ in range(3)]
+        assert [None if one is None else one.tolist() for one in told] == [None, [12, 12], None]
+
+
 def test_a_chunk_is_rendered_once() -> None:
     with manyarms.make_vec("standins:SlowCameras", 1, goal=100.0) as envs:
         envs.reset(seed=0)

@@ -107,6 +107,17 @@ def test_rows_get_only_tasks_they_can_play() -> None:
     assert [turn.position for turn in (schedule.next(("a", "b")), schedule.next(None)) if turn] == [0, 2]
 
 
+def test_an_aborted_episode_is_tried_again_before_any_other() -> None:
+    episodes = [EpisodeId("a", seed=0), EpisodeId("b", seed=1), EpisodeId("a", seed=2)]
+    schedule: Schedule[int] = Schedule(episodes)
+    first, third = schedule.next(("a",)), schedule.next(("a",))
+    assert first is not None
+    assert third is not None
+    schedule.retry(first, "killed")
+    order = [turn.position for turn in (schedule.next(None), schedule.next(None)) if turn]
+    assert order == [0, 1], "the second, which had waited for a row of its own, comes after it"
+
+
 def test_repetitions_differ_by_index_only() -> None:
     group = repetitions(EpisodeId("a", 3), 3)
     assert [episode.index for episode in group] == [0, 1, 2]

@@ -134,6 +134,17 @@ def test_the_clipped_loss_by_hand() -> None:
     assert float(found.ratio) == pytest.approx(8.0 / 5)
 
 
+def test_a_ratio_may_rise_and_fall_by_bounds_of_its_own() -> None:
+    """Where a bound holds, more of the same is worth no more: its gradient is zero."""
+    log_ratio = torch.tensor([1.25, 1.35, 0.85, 0.75]).log().requires_grad_()
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    clipped_policy_loss(
+        log_ratio, torch.zeros(4), advantages, torch.ones(4), clip_low=0.2, clip_high=0.3
+    ).loss.backward()
+    assert log_ratio.grad is not None
+    assert (log_ratio.grad != 0).tolist() == [True, False, True, False], "up by 0.3, down by 0.2"
+
+
 def test_padding_never_counts() -> None:
     values = torch.tensor([1.0, 100.0])
     mask = torch.tensor([1.0, 0.0])
@@ -154,6 +165,15 @@ def test_without_a_change_nothing_is_clipped_and_kl_is_zero(log_probs: list[floa
     assert float(found.clip_fraction) == 0.0
     assert float(kl_to_reference(same, same, torch.ones(len(same)))) == 0.0
     assert float(kl_to_reference(same, same + 0.3, torch.ones(len(same)))) > 0.0
+
+
+def test_the_divergence_from_a_reference_by_hand() -> None:
+    ours, reference = torch.tensor([0.5, 0.2]).log(), torch.tensor([0.25, 0.4]).log()
+    # q / p - log(q / p) - 1, of actions that the policy p chose: 0.5 + log 2 - 1 and 2 - log 2 - 1
+    wanted = ((0.5 + np.log(2.0) - 1.0) + (2.0 - np.log(2.0) - 1.0)) / 2
+    assert float(kl_to_reference(ours, reference, torch.ones(2))) == pytest.approx(wanted)
+    skewed = float(kl_to_reference(torch.tensor([0.0]), torch.tensor([1.0]), torch.ones(1)))
+    assert skewed == pytest.approx(np.e - 2.0), "the other way round it would be 1 / e"
 
 
 def test_the_value_loss_by_hand() -> None:
@@ -231,6 +251,10 @@ def test_dynamic_sampling_keeps_to_its_bounds_and_to_its_limit() -> None:
     assert (sampling.groups, sampling.rejected) == (2, 2)
     assert [place for place, _ in sampling.kept] == [0, 1, 6, 7]
     assert heard == [False] * 7 + [True]
+    on_the_bounds = DynamicSampling(2, 2, bounds=(0.25, 0.75))
+    for reward in (0.0, 0.5, 0.5, 1.0):  # means of 0.25 and 0.75
+        on_the_bounds(episode([[reward, 0.0]], [1], np.zeros(1)))
+    assert (on_the_bounds.groups, on_the_bounds.rejected) == (2, 0), "a bound is within"
     limited = DynamicSampling(2, 2, most=1)
     assert [limited(episode([[1.0, 0.0]], [1], np.zeros(1))) for _ in range(2)] == [False, True]
     everything = DynamicSampling(2, 2, keep_all=True)

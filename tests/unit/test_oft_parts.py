@@ -140,6 +140,17 @@ def test_without_noise_the_token_head_takes_the_best_of_the_whole_vocabulary() -
     assert ((best < 20) | (best >= 20 + BINS)).any(), "or nothing had to be cut"
 
 
+def test_a_token_below_the_bins_is_read_as_the_last_bin_that_has_a_centre() -> None:
+    head, output = token_head()
+    with torch.no_grad():
+        output.weight[3] = 100.0  # far below the first id of actions, and always the best
+    features = torch.rand(5, 2, 4) + 0.1
+    bins, log_probs = head.sample(features, None)
+    assert (bins == 1).all(), "ids count down: the second bin is the highest action, the first has no centre"
+    np.testing.assert_array_equal(head.decode(bins).numpy(), float(head.centres[-1]))
+    torch.testing.assert_close(log_probs, head.evaluate(features, bins)[0])
+
+
 def test_bins_of_actions_are_those_of_openvlas_tokenizer() -> None:
     head, _ = token_head()
     actions = np.random.default_rng(0).uniform(-1.1, 1.1, (50, 1, 2))

@@ -118,6 +118,38 @@ def test_the_token_head_agrees_with_torch_and_draws_what_it_says() -> None:
     assert head.encode(head.decode(torch.arange(BINS))).tolist() == list(range(BINS))
 
 
+def test_tokens_stand_for_the_middles_of_their_bins() -> None:
+    middles = TokenHead(4, 1, 1).decode(torch.arange(BINS))
+    assert float(middles[0]) == pytest.approx(-1.0 + 1.0 / BINS)
+    torch.testing.assert_close(middles, -middles.flip(0))
+
+
+def test_numbers_that_hardly_change_are_not_blown_up() -> None:
+    policy = network("mlp", fields=["state"])
+    observations = observed(16)
+    observations.fields["state"][:, 2] = 0.5  # always the same
+    policy.normalise_by(observations)
+    seen = {name: array.copy() for name, array in observations.fields.items()}
+    seen["state"][:, 2] += 0.01
+    before, after = (
+        policy.act(replace(observations, fields=fields)).actions[""] for fields in (observations.fields, seen)
+    )
+    assert np.isfinite(after).all()
+    assert float(policy.state_dict()["torso.std"][2]) == pytest.approx(0.02)
+    assert np.abs(after - before).max() < 1.0
+
+
+def test_a_pixel_policy_sees_images_upright() -> None:
+    """Rows of the image are rows of what the network is fed, and columns are columns."""
+    policy = network("pixel", images=["front_rgb"], image_side=24)
+    observations = observed(1)
+    image = np.zeros((1, 24, 32, 3), np.uint8)
+    image[:, :12] = 255  # the upper half
+    fed = policy.inputs(replace(observations, fields={**observations.fields, "front_rgb": image}))["images"][0]
+    assert fed.shape[-2:] == (24, 24)
+    assert float(fed[:, :10].min()) == pytest.approx(1.0 + float(fed[:, 14:].max()))
+
+
 def test_actions_of_demonstrations_survive_the_way_through_the_head() -> None:
     actions = observed(7).fields["expert_action"][:, None].repeat(3, 1)
     for head, tolerance in (("gaussian", 1e-5), ("tokens", 2.0 / BINS * 2)):

@@ -102,7 +102,9 @@ def test_the_formulas_by_hand() -> None:
     masked = FieldStatistics(**{**statistics().__dict__, "mask": np.array([True, False])})
     np.testing.assert_allclose(MaskedQuantile(masked).undo(np.array([[0.5, 0.25]])), [[1.5, 0.25]], rtol=1e-6)
     np.testing.assert_allclose(
-        MaskedQuantile(statistics(), clip=True).apply(np.array([[9.0, 2.0]])), [[1.0, 0.0]], atol=1e-6
+        MaskedQuantile(statistics(), clip=True).apply(np.array([[9.0, 2.0], [-9.0, 2.0]])),
+        [[1.0, 0.0], [-1.0, 0.0]],
+        atol=1e-6,
     )
     np.testing.assert_allclose(GripperSign().undo(np.array([[5.0, 0.9], [5.0, 0.1]])), [[5.0, -1.0], [5.0, 1.0]])
 

@@ -52,9 +52,7 @@ class Judge:
 
     def begin(self, row: int, observation: Mapping[str, np.ndarray]) -> None:
         """An episode begins with this."""
-        past = self._past[row]
-        past.clear()
-        past.extend([self._copy(observation)] * (self._history or 1))
+        self._past[row].extend([self._copy(observation)] * (self._history or 1))  # nothing older is left
 
     def judge(self, rows: Sequence[int], scene: Scene) -> np.ndarray:
         """Return a reward for each of `rows`, whose latest observations are those of `scene`."""

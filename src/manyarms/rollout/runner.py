@@ -179,10 +179,8 @@ class Runner:
     def _note(self, ready: Chunk) -> None:
         """Begin or continue the books of every row that has come back."""
         moved = [i for i, row in enumerate(ready.rows.tolist()) if row in self._builders and not ready.aborted[i]]
-        rewards = ready.rewards
         if self._judges and moved:
-            rewards = rewards.copy()
-            self._add_rewards(ready, moved, rewards)
+            self._add_rewards(ready, moved)
         for i, row in enumerate(ready.rows.tolist()):
             if ready.aborted[i]:
                 continue
@@ -191,7 +189,7 @@ class Runner:
             if builder is None:
                 self._open(row, observation, info_of(ready.infos, i))
                 continue
-            taken = rewards[i, : ready.num_steps[i]]
+            taken = ready.rewards[i, : ready.num_steps[i]]
             builder.advance(taken, bool(ready.success[i]))
             if self._sinks:
                 frames = {name: per_row[i] for name, per_row in ready.frames.items()}
@@ -211,7 +209,7 @@ class Runner:
         for sink in self._sinks:
             sink.begin(row, episode, text, observation)
 
-    def _add_rewards(self, ready: Chunk, moved: Sequence[int], rewards: np.ndarray) -> None:
+    def _add_rewards(self, ready: Chunk, moved: Sequence[int]) -> None:
         """Add what the hooks give to the last step that each row took."""
         rows = [int(ready.rows[i]) for i in moved]
         last = ready.num_steps[moved] - 1
@@ -225,7 +223,7 @@ class Runner:
             ready.success[moved],
         )
         for judge in self._judges:
-            rewards[moved, last] += judge.judge(rows, scene)
+            ready.rewards[moved, last] += judge.judge(rows, scene)
 
     def _finish_ended(self, schedule: Schedule[Episode], ready: Chunk) -> Iterator[Episode]:
         """Close the books of rows whose episode is over; those whose worker died play it again."""

@@ -151,8 +151,10 @@ class Health:
 
     def forgive(self, worker: WorkerProcess) -> bool:
         """Leave a worker running whose simulator raised in a step; False when that happens again and again."""
+        if worker.failures_in_a_row >= self._config.max_restarts:
+            return False  # replacing it counts this failure
         worker.failures_in_a_row += 1
-        return worker.failures_in_a_row <= self._config.max_restarts
+        return True
 
     def episode_ended(self, worker: WorkerProcess) -> None:
         """Note that a worker brought an episode to its end."""

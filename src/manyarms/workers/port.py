@@ -125,11 +125,9 @@ class Port:
         self.plain_steps = count
 
     def report_steps(self, rewards: Sequence[float], success: bool, terminated: bool, truncated: bool) -> None:
-        """Write what the actions did; rewards after the end are zero."""
+        """Write what the actions did; whoever reads rewards takes as many as there were steps."""
         count = len(rewards)
         self.rewards[:count] = array("d", rewards)
-        for i in range(count, self.control[w.NUM_ACTIONS]):
-            self.rewards[i] = 0.0
         status = self.status
         status[w.NUM_STEPS] = count
         if success:

@@ -66,10 +66,8 @@ class World:
 
     def load(self, state: np.ndarray) -> None:
         """Go back to a saved state."""
-        values = np.asarray(state, np.float64)
-        mujoco.mj_setState(self.model, self.data, values, _STATE)
+        mujoco.mj_setState(self.model, self.data, np.asarray(state, np.float64), _STATE)
         self.forward()
-        mujoco.mj_setState(self.model, self.data, values, _STATE)  # solving has changed where the solver starts from
 
     # -- the arm ------------------------------------------------------------------------------------------------------
 
