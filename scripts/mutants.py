@@ -489,6 +489,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many at once")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where it was started in the background
+        signal.signal(number, signal.default_int_handler)
     wanted = chosen(mutants(), given.only) if given.only else mutants()
     done = iter(range(1, len(wanted) + 1))
 
