@@ -12,16 +12,17 @@ JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $
 export PYTHONDONTWRITEBYTECODE =
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-soak test-fast lint format types docs docs-check docs-serve benchmark interpreters clean help
+.PHONY: demo test test-soak test-fast test-mutants lint format types docs docs-check docs-serve benchmark interpreters clean help
 
 help:
-	@echo "make demo        see what manyarms does"
-	@echo "make test        everything CI checks: format, lint, types, import order, documentation, all tests"
-	@echo "make test-fast   the tests for the inner loop"
-	@echo "make test-soak   what repeats one thing for long"
-	@echo "make format      format and fix what can be fixed"
-	@echo "make docs        build the documentation into site/ (docs-serve: at http://127.0.0.1:8000)"
-	@echo "make benchmark   measure against peers (benchmarks/README.md)"
+	@echo "make demo         see what manyarms does"
+	@echo "make test         everything CI checks: format, lint, types, import order, documentation, all tests"
+	@echo "make test-fast    the tests for the inner loop"
+	@echo "make test-soak    what repeats one thing for long"
+	@echo "make test-mutants whether the tests notice a line that is broken (ONLY=vector: of one package)"
+	@echo "make format       format and fix what can be fixed"
+	@echo "make docs         build the documentation into site/ (docs-serve: at http://127.0.0.1:8000)"
+	@echo "make benchmark    measure against peers (benchmarks/README.md)"
 
 demo: $(RUNNABLE)
 	$(BIN)/manyarms demo
@@ -37,6 +38,10 @@ test-soak: $(READY)
 
 test-fast: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not slow and not soak" -q
+
+# Takes an hour or two, and goes on where it was stopped; docs/testing.md says what it is for.
+test-mutants: $(READY)
+	$(BIN)/python scripts/mutants.py $(if $(ONLY),--only $(ONLY))
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
