@@ -45,8 +45,8 @@ def has_ended(pid: int, timeout: float | None) -> bool:
 
 
 def reap(process: subprocess.Popen[bytes], mark: int) -> int:
-    """End a process that was marked and all it has started, and return its exit code."""
-    end_all({mark})
+    """End a process that was marked and all it has started, wait for their ends, and return its exit code."""
+    end_all({mark}, _SECONDS_TO_GO)
     with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end (state D) is left to it
         process.wait(timeout=_SECONDS_TO_GO)
     return process.returncode or 0
