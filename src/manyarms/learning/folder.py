@@ -125,6 +125,8 @@ class RunFolder:
         self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
         for path in (self._evaluations, self.path / METRICS_FILE):
             drop_after(path, -1 if anew else step)
+        if not self._evaluations.exists():
+            self._write(self._evaluations.name, "")
 
     def end(self, because: str) -> None:
         self._facts |= {"finished": _now(), "finished_because": because}
