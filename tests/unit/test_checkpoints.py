@@ -217,7 +217,8 @@ def test_nothing_that_a_run_writes_holds_what_came_from_the_environment(
     said = capsys.readouterr()
     assert secret not in said.out + said.err
     checkpoint = str(result.folder / "checkpoints" / "global_step_1")
-    command = ["eval", "standins:Walker", "--policy", checkpoint, "--episodes", "2", "--out", str(tmp_path / "judged")]
+    command = ["eval", "standins:Walker", "--policy", checkpoint, "--trust-code"]
+    command += ["--episodes", "2", "--out", str(tmp_path / "judged")]
     assert cli.run(command) == 2, "nothing is left out in silence"
     assert "training took it from an environment variable" in capsys.readouterr().err
     assert cli.run([*command, "--options", "env={TOKEN: other}"]) == 0
