@@ -496,7 +496,7 @@ def test_numbers_that_count_from_the_state_need_one(folder: Path) -> None:
         policy_of(folder, relative=3)
     with pytest.raises(ConfigError, match=r"first 2 numbers .* the state, which has 1"):
         policy_of(folder, relative=2, state=["clock"])
-    with pytest.raises(ConfigError, match="give a number"):
+    with pytest.raises(ConfigError, match="relative is of type int"):
         policy_of(folder, relative="six")
 
 
