@@ -183,7 +183,7 @@ def test_videos_that_cannot_be_written_are_told_though_others_are_kept(
     found = evaluation.run(walking(tmp_path, "film", videos=6, options=("goal=0.8", "cameras=[front]")))
     assert len(found.videos) == 11
     said = capsys.readouterr().err
-    assert "1 videos were not written" in said
+    assert "1 video was not written" in said
     assert "near-seed1" in said
 
 
