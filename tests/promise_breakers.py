@@ -86,10 +86,31 @@ class Crowded(Blind):
         return super().step(action)
 
 
-class LateGiver(Blind):
-    """Gives the rewards of a chunk all at its end."""
+class Whole(Blind):
+    """A walker with chunks of its own."""
 
     expect = Simulator.expect  # or its chunks would be run step by step
+
+
+class Overrunning(Whole):
+    """Counts one step more for a chunk than for its steps."""
+
+    def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
+        result = super().step_chunk(actions)
+        self.clock += len(actions) > 1
+        return result
+
+
+class Rounding(Whole):
+    """Rounds the rewards of its chunks to fewer digits than those of its steps."""
+
+    def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
+        rewards, success, terminated, truncated = super().step_chunk(actions)
+        return [float(np.float32(reward)) for reward in rewards], success, terminated, truncated
+
+
+class LateGiver(Whole):
+    """Gives the rewards of a chunk all at its end."""
 
     def step_chunk(self, actions: Sequence[Any]) -> ChunkResult:
         rewards, success, terminated, truncated = super().step_chunk(actions)
