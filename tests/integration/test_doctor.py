@@ -122,7 +122,7 @@ def test_it_is_a_function_too(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", ""), "what it finds is told by the result"
 
 
-def test_a_terminal_shows_a_table_and_commands_that_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_table_and_commands_that_can_be_copied() -> None:
     rows = (Row("a thing", OK, "word " * 30), Row("PyTorch [extra]", FAULT, "not there", "pip install 'x[torch]' " * 5))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
@@ -131,8 +131,8 @@ def test_a_terminal_shows_a_table_and_commands_that_can_be_copied(monkeypatch: p
         "from manyarms.cli.doctor import DoctorResult, draw\n"
         f"draw(DoctorResult({rows!r}), Console())"
     )
-    monkeypatch.setenv("TERM", "xterm")
-    subprocess.run([sys.executable, "-c", code], stdout=theirs, check=True)
+    # Given by name: GNU readline, where pytest has loaded it, sets COLUMNS behind the back of `os.environ`.
+    subprocess.run([sys.executable, "-c", code], stdout=theirs, env={**os.environ, "TERM": "xterm"}, check=True)
     os.close(theirs)
     text = b""
     with contextlib.suppress(OSError):
