@@ -646,6 +646,22 @@ class Stuck(Sleeper):
         return super().step(action)
 
 
+class LateParent(Sleeper):
+    """Starts a process of its own in the middle of a step, once a file appears."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def step(self, action: Any) -> StepResult:
+        while not os.path.exists(os.path.join(self.folder, "go")):
+            time.sleep(0.01)
+        child = subprocess.Popen(["/bin/sleep", "1000"])
+        with open(os.path.join(self.folder, "child-%d" % child.pid), "w"):
+            time.sleep(1000)
+        return super().step(action)
+
+
 class Begetter(Sleeper):
     """Starts a process in a session of its own whose parent ends at once, as simulators start their helpers."""
 

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from conftest import environment
-from manyarms.cli import demo
+from manyarms.cli import bench, demo
+from manyarms.cli.options import parse_pairs
 from training import wait_for
 
 MANYARMS = [str(Path(sys.executable).with_name("manyarms"))]
@@ -65,6 +66,15 @@ def test_bench_prints_the_headline_first_and_writes_json(tmp_path: Path) -> None
         assert part in result["profile"]["mean_ms"]
         assert f"\n  {part} " in done.stdout
     assert json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
+
+
+def test_what_is_measured_begins_after_the_warm_up() -> None:
+    config = bench.BenchConfig("standins:Sleeper", num_envs=1, steps=5, warmup=30, profile=True)
+    assert bench.run(config).profile["calls"] == 5
+
+
+def test_the_value_of_an_option_may_hold_an_equals_sign() -> None:
+    assert parse_pairs(["url=ws://host/?a=b&c=d", "chunk=4"]) == {"url": "ws://host/?a=b&c=d", "chunk": 4}
 
 
 def test_bench_takes_simulator_options_and_nested_actions(tmp_path: Path) -> None:

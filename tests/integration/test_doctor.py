@@ -26,10 +26,11 @@ from test_rlbench import standin_options
 
 from conftest import environment
 from manyarms.cli import doctor as command
-from manyarms.doctor import machine, rendering, simulators, strays
+from manyarms.doctor import codecs, machine, rendering, simulators, strays
 from manyarms.doctor.examination import Check, Examination
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.doctor.stacks import Where, rlbench
+from manyarms.reporting import video
 from manyarms.simulators import graphics
 
 pytestmark = pytest.mark.slow
@@ -121,7 +122,7 @@ def test_it_is_a_function_too(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", ""), "what it finds is told by the result"
 
 
-def test_a_terminal_shows_a_table_and_commands_that_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_table_and_commands_that_can_be_copied() -> None:
     rows = (Row("a thing", OK, "word " * 30), Row("PyTorch [extra]", FAULT, "not there", "pip install 'x[torch]' " * 5))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
@@ -130,8 +131,8 @@ def test_a_terminal_shows_a_table_and_commands_that_can_be_copied(monkeypatch: p
         "from manyarms.cli.doctor import DoctorResult, draw\n"
         f"draw(DoctorResult({rows!r}), Console())"
     )
-    monkeypatch.setenv("TERM", "xterm")
-    subprocess.run([sys.executable, "-c", code], stdout=theirs, check=True)
+    # Given by name: GNU readline, where pytest has loaded it, sets COLUMNS behind the back of `os.environ`.
+    subprocess.run([sys.executable, "-c", code], stdout=theirs, env={**os.environ, "TERM": "xterm"}, check=True)
     os.close(theirs)
     text = b""
     with contextlib.suppress(OSError):
@@ -257,6 +258,37 @@ def test_another_interpreter_is_looked_at(tmp_path: Path) -> None:
     assert rows["gym"].status == FAULT
     assert rows["gym"].fix == f"{python} -m pip install gymnasium"
     assert by_name(simulators.rows("gym", python, False, 60))["gym"].status == ABSENT, "it was not asked for"
+
+
+@pytest.mark.parametrize(("version", "status"), [("3.7.17", FAULT), ("3.8.0", OK), ("3.10.4", OK), ("3.14.0", OK)])
+def test_interpreters_of_3_8_and_later_will_do(version: str, status: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {version} 1.24.4\n")
+    python.chmod(0o755)
+    row = machine.other_interpreter(str(python), 60)
+    assert row.status == status
+    assert version in row.found
+
+
+@pytest.mark.parametrize(("limits", "status", "workers"), [("-Sn 150; ulimit -Hn 4096", OK, 992), ("-n 150", FAULT, 5)])
+def test_open_files_are_as_many_as_can_be_asked_for(limits: str, status: str, workers: int) -> None:
+    code = "from manyarms.doctor.machine import open_files; row = open_files(); print(row.status, row.found)"
+    command = f'ulimit {limits}; exec {sys.executable} -c "{code}"'
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout.strip()
+    hard = 4096 if status == OK else 150
+    assert said == f"{status} 150, and up to {hard} when asked for: enough for {workers} workers"
+
+
+def test_a_codec_that_writes_other_pictures_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Negative(video.VideoWriter):
+        def add(self, frame: np.ndarray) -> None:
+            super().add(255 - frame)
+
+    assert [row.status for row in codecs.rows()] == [OK]
+    monkeypatch.setattr(video, "VideoWriter", Negative)
+    (row,) = codecs.rows()
+    assert row.status == FAULT
+    assert row.found == "8 of 8 frames came back, 8 of them changed"
 
 
 @pytest.mark.parametrize(
@@ -511,6 +543,12 @@ def a_run(request: pytest.FixtureRequest) -> Iterator[Run]:
     started.close()
 
 
+def end_as_told(row: Row, run: Run) -> None:
+    """Do what a row says, but to the processes of this run only: there may be those of other tests."""
+    words = [word for word in row.fix.split()[2:] if abs(int(word)) in names_of_ours(row, run)]
+    subprocess.run(["sh", "-c", f"kill -9 {' '.join(words)}"], check=True)
+
+
 def names_of_ours(row: Row, run: Run) -> list[int]:
     """Return the processes of a run that a row calls stray."""
     targets = {abs(int(word)) for word in row.fix.removeprefix("kill -9 ").split()}
@@ -523,10 +561,27 @@ def test_workers_without_a_main_process_are_strays_and_the_command_ends_them(a_r
     row = strays.rows()[0]
     assert row.status == FAULT
     assert set(names_of_ours(row, a_run)) >= set(a_run.workers)
-    words = [word for word in row.fix.split()[2:] if abs(int(word)) in names_of_ours(row, a_run)]
-    subprocess.run(["sh", "-c", f"kill -9 {' '.join(words)}"], check=True)  # not those of other tests
+    end_as_told(row, a_run)
     assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in a_run.workers))
     assert names_of_ours(strays.rows()[0], a_run) == []
+
+
+def test_what_a_stray_has_started_since_it_was_told_of_ends_with_it(tmp_path: Path) -> None:
+    run, children = Run(simulator="standins:LateParent", folder=str(tmp_path), naps=None), []
+    try:
+        run.lose()
+        row = strays.rows()[0]
+        assert set(names_of_ours(row, run)) >= set(run.workers)
+        (tmp_path / "go").touch()
+        assert eventually(lambda: len(list(tmp_path.glob("child-*"))) == 2)
+        children = [psutil.Process(int(path.name.removeprefix("child-"))) for path in tmp_path.glob("child-*")]
+        end_as_told(row, run)
+        assert not psutil.wait_procs(children, timeout=60)[1], "they are in no list, but in the group"
+    finally:
+        run.close()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 @needs_xvfb
@@ -556,6 +611,15 @@ def test_a_folder_that_is_locked_is_in_use() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert strays.rows()[1].status == OK
     assert strays.rows()[1].status == FAULT
+
+
+def test_folders_of_other_people_are_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.environ["TMPDIR"]) / "manyarms-thing-2"
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+    assert strays.rows()[1].fix == f"rm -r {folder}"
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    assert strays.rows()[1].status == OK
 
 
 def test_a_keeper_that_was_stopped_is_a_stray() -> None:

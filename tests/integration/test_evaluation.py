@@ -117,7 +117,11 @@ def test_an_interrupted_evaluation_says_how_to_go_on(
             evaluation.run(walking(tmp_path, "x"))
     folder = tmp_path / "x"
     assert f"2 of 12 episodes are in {folder}; --out {folder} --resume goes on" in capsys.readouterr().err
+    log = folder / "episodes-0.jsonl"
+    before = log.read_text()
     assert evaluation.run(walking(tmp_path, "x", resume=True)).complete
+    assert log.read_text().startswith(before)
+    assert len(log.read_text().splitlines()) == 12, "what was finished is not played again"
 
 
 def test_the_headline_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,6 +173,18 @@ def test_videos_keep_failures_first(tmp_path: Path) -> None:
     length = next(r.length for r in found.results if (r.task, r.seed) == (first.name.split("-")[0], seed))
     with av.open(str(first)) as file:
         assert sum(1 for _ in file.decode(video=0)) == length + 1, "the first frame and one after every step"
+
+
+def test_videos_that_cannot_be_written_are_told_though_others_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for ending in ("success", "failure"):
+        (tmp_path / "film" / "videos" / f"near-seed1-{ending}.mp4" / "in the way").mkdir(parents=True)
+    found = evaluation.run(walking(tmp_path, "film", videos=6, options=("goal=0.8", "cameras=[front]")))
+    assert len(found.videos) == 11
+    said = capsys.readouterr().err
+    assert "1 video was not written" in said
+    assert "near-seed1" in said
 
 
 def recorded(tmp_path: Path, **changes: object) -> Recording:

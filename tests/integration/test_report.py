@@ -119,6 +119,14 @@ def test_the_report_tells_the_run(tmp_path: Path) -> None:
     assert whiskers["d"].count("M") == 2
 
 
+def test_the_mean_length_of_all_tasks_is_that_of_all_episodes(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "drawers")
+    short, long = {**score(1, 10), "mean_length": 20.0}, {**score(1, 90), "mean_length": 100.0}
+    write_lines(folder / "evaluations.jsonl", [{"step": 100, "tasks": {"open_drawer": short, "stack_blocks": long}}])
+    text = Page(write_report(folder)).text.replace("\u202f", " ")
+    assert re.search(r"all tasks 2 % [^,]*, 2/100 92 ", text), "(10 × 20 + 90 × 100) / 100"
+
+
 def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "drawers")
     (folder / "config.yaml").write_text("url: https://example.org/data  # told, not loaded\n")

@@ -138,6 +138,13 @@ def test_clients_without_identity_get_noise_of_their_own() -> None:
     assert len({answer.tobytes() for answer in answers}) == 3
 
 
+def test_rows_of_one_request_without_identity_get_noise_of_their_own() -> None:
+    with served(Swaying()) as server, connect(server.url) as connection:
+        connection.recv()
+        answers = [one["actions"] for one in asked(connection, {"batch": [raw(), raw(), raw()]})["batch"]]
+    assert len({answer.tobytes() for answer in answers}) == 3
+
+
 def test_cameras_the_policy_does_not_look_through_are_not_sent() -> None:
     class Watching(Swaying):
         cameras = ("wrist",)
@@ -254,6 +261,32 @@ def test_one_clients_observation_cannot_fail_anothers() -> None:
             assert same(answers[i].result(), Swaying().act(one_row()))
         for remote in remotes:
             remote.close()
+
+
+def test_one_of_two_clients_in_a_batch_fails_alone() -> None:
+    policy = Slow(seconds=0)
+    with served(policy, batch_wait_ms=600_000) as server, ThreadPoolExecutor(2) as pool:
+        good, bad = RemotePolicy(SPEC, port=server.port), RemotePolicy(SPEC, port=server.port)
+        answer = pool.submit(good.act, one_row())
+        with pytest.raises(RolloutError, match="the policy failed"):
+            bad.act(one_row(text="choke"))
+        assert same(answer.result(), Swaying().act(one_row()))
+        good.close()
+        bad.close()
+
+
+@pytest.mark.parametrize("when", ["before the others ask", "while they wait"])
+def test_a_client_that_has_left_is_not_waited_for(when: str) -> None:
+    with served(Slow(seconds=0), batch_wait_ms=60_000) as server, connect(server.url) as stays:
+        stays.recv()
+        with connect(server.url) as leaves:
+            leaves.recv()
+            if when == "while they wait":
+                stays.send(pack(raw()))
+                time.sleep(0.3)
+        if when == "before the others ask":
+            stays.send(pack(raw()))
+        assert isinstance(stays.recv(30), bytes), "long before the batch is as old as it may become"
 
 
 @pytest.mark.parametrize("text", ["nan", "inf"])

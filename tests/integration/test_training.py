@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -163,6 +164,19 @@ def test_an_early_end_has_nothing_to_keep(tmp_path: Path) -> None:
 
 def _command_lines(pid: int) -> bytes:
     return " ".join(" ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True)).encode()
+
+
+def test_a_run_that_is_prolonged_keeps_the_evaluation_it_ended_with(tmp_path: Path) -> None:
+    judged = run(tmp_path, "runner.max_steps=3").folder / "evaluations.jsonl"
+    before = judged.read_text()
+    run(tmp_path, "runner.max_steps=4", resume=True)
+    assert judged.read_text().startswith(before)
+    assert [json.loads(line)["step"] for line in judged.read_text().splitlines()] == [0, 3, 4]
+
+
+def test_the_newest_checkpoints_are_kept_and_the_first_that_others_are_held_to(tmp_path: Path) -> None:
+    found = run(tmp_path, "runner.keep_checkpoints=1", "runner.save_interval=1", "runner.max_steps=3")
+    assert sorted(path.name for path in (found.folder / "checkpoints").iterdir()) == ["global_step_0", "global_step_3"]
 
 
 # -- several ranks ----------------------------------------------------------------------------------------------------

@@ -162,7 +162,8 @@ def run(config: EvalConfig) -> EvalResult:
         finally:
             kept = videos.close() if videos else []
             if videos and videos.errors:
-                say(f"{len(videos.errors)} videos were not written: {videos.errors[0]}", stderr=True)
+                count = "1 video was" if len(videos.errors) == 1 else f"{len(videos.errors)} videos were"
+                say(f"{count} not written: {videos.errors[0]}", stderr=True)
     everything = folder.load()
     complete = len(everything) == len(episodes)
     if complete:

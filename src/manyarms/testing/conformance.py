@@ -45,8 +45,12 @@ class Subject:
             return False
         names = [name for name in one if name not in self.ignore]
         if self.tolerance:
-            return all(np.allclose(one[k], two[k], atol=self.tolerance, rtol=self.tolerance) for k in names)
+            return all(self.near(one[k], two[k]) for k in names)
         return all(np.array_equal(one[k], two[k]) for k in names)
+
+    def near(self, a: Any, b: Any) -> bool:
+        """Compare two arrays of one shape."""
+        return np.allclose(a, b, rtol=self.tolerance, atol=self.tolerance)
 
 
 def stack(actions: Sequence[Any]) -> Any:
@@ -130,7 +134,7 @@ def check_a_chunk_equals_its_steps(subject: Subject) -> None:
         rewards = [chunk.rewards[0, 0] for chunk in singles]
         whole = list(play(envs, 0, _SEED, [stack(actions)]))[-1]
         assert whole.num_steps[0] == len(singles), "a chunk runs another number of steps than single steps do"
-        assert np.allclose(whole.rewards[0, : len(rewards)], rewards, atol=subject.tolerance), "rewards differ"
+        assert subject.near(whole.rewards[0, : len(rewards)], rewards), "rewards differ"
         assert not whole.rewards[0, len(rewards) :].any(), "rewards after the end must be zero"
         assert subject.equal(row_of(whole.observations, 0), singly[-1]), "the last observation differs"
         ends = (whole.terminated[0], whole.truncated[0])
@@ -220,7 +224,7 @@ def check_saved_states_replay(subject: Subject) -> None:
             results.append((row_of(chunk.observations, 0), chunk.rewards[0].copy()))
         for observation, rewards in results[1:]:
             assert subject.equal(observation, results[0][0]), "a replay from a saved state ends elsewhere"
-            assert np.allclose(rewards, results[0][1], atol=subject.tolerance), "a replay's rewards differ"
+            assert subject.near(rewards, results[0][1]), "a replay's rewards differ"
 
 
 def check_every_task_runs(subject: Subject) -> None:
