@@ -494,6 +494,43 @@ class Babbling(Simulator):
         out[""][0] = 0
 
 
+class Diary(Sleeper):
+    """Keeps the actions it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions = []  # type: list[Any]
+
+    def step(self, action: Any) -> StepResult:
+        self.actions.append(action)
+        return super().step(action)
+
+    def kept(self) -> Any:
+        return [action.tolist() for action in self.actions]
+
+
+class Passing(Sleeper):
+    """Succeeds at its fifth step and goes on."""
+
+    def step(self, action: Any) -> StepResult:
+        return super().step(action)._replace(success=self.clock == 5)
+
+
+class PassingHerd(Herd):
+    """Succeeds at its fifth steps and goes on."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.spec = replace(self.spec, infos={})
+
+    def step(self, actions: Sequence[Any], live: np.ndarray) -> list[StepResult]:
+        super().step(actions, live)
+        return [StepResult(0.0, bool(age == 5)) for age in self.ages]
+
+    def info(self, row: int) -> dict[str, Any]:
+        return {}
+
+
 class Vanishing(Sleeper):
     """Starts until a file appears."""
 
@@ -546,6 +583,16 @@ class Leaky(Sleeper):
     def step(self, action: Any) -> StepResult:
         self.held.append(np.ones(self.leak, np.uint8))
         return super().step(action)
+
+
+class LargeOnce(Sleeper):
+    """Holds much memory, but for those that start after a file is there."""
+
+    def __init__(self, size: int, marker: str) -> None:
+        super().__init__()
+        self.held = None if os.path.exists(marker) else np.ones(size, np.uint8)
+        with open(marker, "w"):
+            pass
 
 
 class Parent(Sleeper):
@@ -628,9 +675,11 @@ class Closing(Sleeper):
 class Dice(Sleeper):
     """Draws from the global generators, as well-behaved simulators do not."""
 
+    draw_number = staticmethod(np.random.random)  # numpy's generator is made before workers are forked
+
     def reset(self, task: Any, seed: Any, init_state: Any) -> None:
         super().reset(task, seed, init_state)
-        self.drawn = {"python": random.random(), "numpy": float(np.random.random())}
+        self.drawn = {"python": random.random(), "numpy": float(self.draw_number())}
 
     def variable(self, name: str) -> Any:
         return os.environ.get(name)

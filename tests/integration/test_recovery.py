@@ -112,6 +112,18 @@ def test_the_episode_after_an_abort_follows_from_the_seed() -> None:
     assert positions[0] == positions[1]
 
 
+def test_every_abort_is_followed_by_another_episode() -> None:
+    with manyarms.make_vec("standins:Walker", 2, cameras=[]) as envs:
+        envs.reset(seed=3)
+        begun = [envs.observations["position"][0].tolist()]
+        for _ in range(3):
+            os.kill(envs.worker_pids[0], signal.SIGKILL)
+            envs.step(np.zeros((2, 2), np.float32))
+            begun.append(envs.step(np.zeros((2, 2), np.float32))[0]["position"][0].tolist())
+        assert len(envs.failures) == 3
+        assert len({position for position, _ in begun}) == 4, "or a seed that kills its worker kills it for ever"
+
+
 def test_all_rows_of_a_shared_worker_are_aborted_and_no_other() -> None:
     with manyarms.make_vec("standins:Misbehaving", 4, rows_per_worker=2) as envs:
         envs.reset(seed=0)
@@ -248,6 +260,22 @@ def test_memory_above_the_limit_is_given_back_between_episodes() -> None:
             time.sleep(0.05)
         assert envs.worker_pids != before
         assert envs.failures == []
+
+
+def test_a_worker_that_has_given_its_memory_back_is_left_alone(tmp_path: Path) -> None:
+    options = {"worker_memory": 120 << 20, "size": 110 << 20, "marker": str(tmp_path / "grown"), "max_episode_steps": 2}
+    with manyarms.make_vec("standins:LargeOnce", 1, **options) as envs:
+        before = envs.worker_pids
+        envs.reset(seed=0)
+        deadline = time.monotonic() + 300
+        while envs.worker_pids == before and time.monotonic() < deadline:
+            envs.step(np.zeros((1, 1), np.float32))
+            time.sleep(0.05)
+        after = envs.worker_pids
+        assert after != before
+        for _ in range(12):
+            envs.step(np.zeros((1, 1), np.float32))
+            assert envs.worker_pids == after, "four more episodes are played by the same worker"
 
 
 def test_memory_far_above_the_limit_ends_the_worker_at_once() -> None:
