@@ -560,16 +560,29 @@ class Orphaning(Sleeper):
 class Burner(Sleeper):
     """Computes for a time of its own on one CPU, however long that takes by the clock."""
 
-    def __init__(self, seconds: float, cpu: int) -> None:
+    def __init__(self, seconds: float, cpu: int, threaded: bool = False) -> None:
         super().__init__()
         self.seconds = seconds
+        self.threaded = threaded
         os.sched_setaffinity(0, {cpu})
 
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        super().reset(task, seed, init_state)
+        self.burn()  # waits for its CPU, by itself: what it waits later is counted from there
+
     def step(self, action: Any) -> StepResult:
+        if self.threaded:  # as simulators that have a main loop of their own: who called sleeps meanwhile
+            thread = threading.Thread(target=self.burn)
+            thread.start()
+            thread.join()
+        else:
+            self.burn()
+        return super().step(action)
+
+    def burn(self) -> None:
         until = time.process_time() + self.seconds
         while time.process_time() < until:
             pass
-        return super().step(action)
 
 
 class Leaky(Sleeper):

@@ -231,15 +231,21 @@ def test_a_row_whose_worker_died_goes_on_from_a_state_that_is_loaded() -> None:
         assert (chunk.aborted.tolist(), chunk.num_steps.tolist()) == ([False], [1])
 
 
-def test_a_busy_machine_gets_no_healthy_worker_killed() -> None:
-    """Eight spinning processes on the same CPU as two workers whose steps take three quarters of their deadline."""
+@pytest.mark.parametrize(
+    ("threaded", "seconds", "allowed"),
+    [(False, 0.15, 0.2), (True, 0.2, 0.6)],  # of one that sleeps, the wait that it is in is not counted yet
+    ids=["by itself", "in a thread that it waits for"],
+)
+def test_a_busy_machine_gets_no_healthy_worker_killed(threaded: bool, seconds: float, allowed: float) -> None:
+    """Five spinning processes on the same CPU as two workers whose steps take most of their deadline."""
     cpu = min(os.sched_getaffinity(0))
     burner = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"]
-    burners = [subprocess.Popen(burner) for _ in range(8)]
+    burners = [subprocess.Popen(burner, start_new_session=True) for _ in range(5)]  # each with a share of its own
+    options = {"seconds": seconds, "cpu": cpu, "threaded": threaded}
     try:
-        with manyarms.make_vec("standins:Burner", 2, step_timeout=0.2, seconds=0.15, cpu=cpu) as envs:
+        with manyarms.make_vec("standins:Burner", 2, step_timeout=allowed, **options) as envs:
             envs.reset(seed=0)
-            for _ in range(3):
+            for _ in range(2):
                 *_, truncated, _ = envs.step(np.zeros((2, 1), np.float32))
                 assert not truncated.any()
             assert envs.failures == []
