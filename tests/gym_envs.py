@@ -126,6 +126,23 @@ class LongInfo(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), 0.0, end, False, {"table": np.arange(5000) + self.step_count}
 
 
+class Passing(gymnasium.Env[Any, Any]):
+    """Succeeds at its fifth step and goes on."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+    clock = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.clock = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.clock += 1
+        return np.zeros(1, np.float32), 0.0, False, False, {"is_success": self.clock == 5}
+
+
 class Doubled(gymnasium.RewardWrapper[Any, Any]):
     """Multiplies rewards."""
 

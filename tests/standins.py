@@ -494,6 +494,43 @@ class Babbling(Simulator):
         out[""][0] = 0
 
 
+class Diary(Sleeper):
+    """Keeps the actions it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions = []  # type: list[Any]
+
+    def step(self, action: Any) -> StepResult:
+        self.actions.append(action)
+        return super().step(action)
+
+    def kept(self) -> Any:
+        return [action.tolist() for action in self.actions]
+
+
+class Passing(Sleeper):
+    """Succeeds at its fifth step and goes on."""
+
+    def step(self, action: Any) -> StepResult:
+        return super().step(action)._replace(success=self.clock == 5)
+
+
+class PassingHerd(Herd):
+    """Succeeds at its fifth steps and goes on."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.spec = replace(self.spec, infos={})
+
+    def step(self, actions: Sequence[Any], live: np.ndarray) -> list[StepResult]:
+        super().step(actions, live)
+        return [StepResult(0.0, bool(age == 5)) for age in self.ages]
+
+    def info(self, row: int) -> dict[str, Any]:
+        return {}
+
+
 class Vanishing(Sleeper):
     """Starts until a file appears."""
 
@@ -523,16 +560,29 @@ class Orphaning(Sleeper):
 class Burner(Sleeper):
     """Computes for a time of its own on one CPU, however long that takes by the clock."""
 
-    def __init__(self, seconds: float, cpu: int) -> None:
+    def __init__(self, seconds: float, cpu: int, threaded: bool = False) -> None:
         super().__init__()
         self.seconds = seconds
+        self.threaded = threaded
         os.sched_setaffinity(0, {cpu})
 
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        super().reset(task, seed, init_state)
+        self.burn()  # waits for its CPU, by itself: what it waits later is counted from there
+
     def step(self, action: Any) -> StepResult:
+        if self.threaded:  # as simulators that have a main loop of their own: who called sleeps meanwhile
+            thread = threading.Thread(target=self.burn)
+            thread.start()
+            thread.join()
+        else:
+            self.burn()
+        return super().step(action)
+
+    def burn(self) -> None:
         until = time.process_time() + self.seconds
         while time.process_time() < until:
             pass
-        return super().step(action)
 
 
 class Leaky(Sleeper):
@@ -546,6 +596,16 @@ class Leaky(Sleeper):
     def step(self, action: Any) -> StepResult:
         self.held.append(np.ones(self.leak, np.uint8))
         return super().step(action)
+
+
+class LargeOnce(Sleeper):
+    """Holds much memory, but for those that start after a file is there."""
+
+    def __init__(self, size: int, marker: str) -> None:
+        super().__init__()
+        self.held = None if os.path.exists(marker) else np.ones(size, np.uint8)
+        with open(marker, "w"):
+            pass
 
 
 class Parent(Sleeper):
@@ -628,9 +688,11 @@ class Closing(Sleeper):
 class Dice(Sleeper):
     """Draws from the global generators, as well-behaved simulators do not."""
 
+    draw_number = staticmethod(np.random.random)  # numpy's generator is made before workers are forked
+
     def reset(self, task: Any, seed: Any, init_state: Any) -> None:
         super().reset(task, seed, init_state)
-        self.drawn = {"python": random.random(), "numpy": float(np.random.random())}
+        self.drawn = {"python": random.random(), "numpy": float(self.draw_number())}
 
     def variable(self, name: str) -> Any:
         return os.environ.get(name)

@@ -112,6 +112,18 @@ def test_the_episode_after_an_abort_follows_from_the_seed() -> None:
     assert positions[0] == positions[1]
 
 
+def test_every_abort_is_followed_by_another_episode() -> None:
+    with manyarms.make_vec("standins:Walker", 2, cameras=[]) as envs:
+        envs.reset(seed=3)
+        begun = [envs.observations["position"][0].tolist()]
+        for _ in range(3):
+            os.kill(envs.worker_pids[0], signal.SIGKILL)
+            envs.step(np.zeros((2, 2), np.float32))
+            begun.append(envs.step(np.zeros((2, 2), np.float32))[0]["position"][0].tolist())
+        assert len(envs.failures) == 3
+        assert len({position for position, _ in begun}) == 4, "or a seed that kills its worker kills it for ever"
+
+
 def test_all_rows_of_a_shared_worker_are_aborted_and_no_other() -> None:
     with manyarms.make_vec("standins:Misbehaving", 4, rows_per_worker=2) as envs:
         envs.reset(seed=0)
@@ -219,15 +231,21 @@ def test_a_row_whose_worker_died_goes_on_from_a_state_that_is_loaded() -> None:
         assert (chunk.aborted.tolist(), chunk.num_steps.tolist()) == ([False], [1])
 
 
-def test_a_busy_machine_gets_no_healthy_worker_killed() -> None:
-    """Eight spinning processes on the same CPU as two workers whose steps take three quarters of their deadline."""
+@pytest.mark.parametrize(
+    ("threaded", "seconds", "allowed"),
+    [(False, 0.15, 0.2), (True, 0.2, 0.6)],  # of one that sleeps, the wait that it is in is not counted yet
+    ids=["by itself", "in a thread that it waits for"],
+)
+def test_a_busy_machine_gets_no_healthy_worker_killed(threaded: bool, seconds: float, allowed: float) -> None:
+    """Five spinning processes on the same CPU as two workers whose steps take most of their deadline."""
     cpu = min(os.sched_getaffinity(0))
     burner = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"]
-    burners = [subprocess.Popen(burner) for _ in range(8)]
+    burners = [subprocess.Popen(burner, start_new_session=True) for _ in range(5)]  # each with a share of its own
+    options = {"seconds": seconds, "cpu": cpu, "threaded": threaded}
     try:
-        with manyarms.make_vec("standins:Burner", 2, step_timeout=0.2, seconds=0.15, cpu=cpu) as envs:
+        with manyarms.make_vec("standins:Burner", 2, step_timeout=allowed, **options) as envs:
             envs.reset(seed=0)
-            for _ in range(3):
+            for _ in range(2):
                 *_, truncated, _ = envs.step(np.zeros((2, 1), np.float32))
                 assert not truncated.any()
             assert envs.failures == []
@@ -248,6 +266,22 @@ def test_memory_above_the_limit_is_given_back_between_episodes() -> None:
             time.sleep(0.05)
         assert envs.worker_pids != before
         assert envs.failures == []
+
+
+def test_a_worker_that_has_given_its_memory_back_is_left_alone(tmp_path: Path) -> None:
+    options = {"worker_memory": 120 << 20, "size": 110 << 20, "marker": str(tmp_path / "grown"), "max_episode_steps": 2}
+    with manyarms.make_vec("standins:LargeOnce", 1, **options) as envs:
+        before = envs.worker_pids
+        envs.reset(seed=0)
+        deadline = time.monotonic() + 300
+        while envs.worker_pids == before and time.monotonic() < deadline:
+            envs.step(np.zeros((1, 1), np.float32))
+            time.sleep(0.05)
+        after = envs.worker_pids
+        assert after != before
+        for _ in range(12):
+            envs.step(np.zeros((1, 1), np.float32))
+            assert envs.worker_pids == after, "four more episodes are played by the same worker"
 
 
 def test_memory_far_above_the_limit_ends_the_worker_at_once() -> None:

@@ -144,6 +144,17 @@ def test_an_ik_failure_is_a_step_that_did_nothing_and_is_reported(world: dict[st
         assert np.allclose(pose_of(envs)[:3], pose[:3], atol=0.02)
 
 
+def test_refused_actions_are_counted_from_the_beginning_of_the_episode(world: dict[str, Any]) -> None:
+    with manyarms.make_vec("rlbench/reach_target", 1, **world, cameras=[], arm_mode="ik") as envs:
+        counted = []
+        for refused in (2, 1):
+            _, infos = envs.reset(seed=0)
+            assert "invalid_actions" not in infos
+            far = toward(pose_of(envs), dx=1.5)
+            counted.append(int(envs.step_chunk(np.stack([far] * refused)[None]).infos["invalid_actions"][0]))
+        assert counted == [2, 1]
+
+
 def test_a_pose_is_reached_and_planning_refuses_what_is_outside(world: dict[str, Any]) -> None:
     with manyarms.make_vec("rlbench/reach_target", 1, **world, cameras=[], arm_mode="planning") as envs:
         envs.reset(seed=0)
@@ -442,6 +453,14 @@ def test_a_worker_whose_simulator_stays_broken_ends_itself(make: Make) -> None:
 def test_one_refused_call_at_a_reset_is_mended_by_another(make: Make) -> None:
     with make(cameras=[], faults="vrep_reset=1") as envs:
         assert envs.reset(seed=0)[1]["reset_attempts"][0] == 2
+
+
+def test_a_coppeliasim_that_was_mended_places_tasks_as_patiently_as_ever(make: Make) -> None:
+    with make(cameras=[], faults="vrep_reset=1,unplaceable_at=4") as envs:
+        assert envs.reset(seed=0)[1]["reset_attempts"][0] == 2, "the first call was refused"
+        pids = envs.worker_pids
+        assert envs.reset(seed=1)[1]["reset_attempts"][0] == 2, "the first layout could not be placed"
+        assert (envs.worker_pids, envs.failures) == (pids, [])
 
 
 def test_a_missing_handle_is_answered_with_the_version(make: Make) -> None:

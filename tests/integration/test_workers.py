@@ -121,6 +121,34 @@ def test_an_info_is_told_once_and_not_again_after_a_step_that_has_none() -> None
         assert [None if one is None else one.tolist() for one in told] == [None, [12, 12], None]
 
 
+def test_chunks_of_any_length_say_how_long_they_were() -> None:
+    with manyarms.make_vec("standins:Sleeper", 2) as envs:
+        envs.begin([0, 1], EpisodeId(seed=0))
+        envs.recv(min_rows=2)
+        for length in (3, 5, 1, 2, 2):
+            envs.send([0, 1], np.zeros((2, length, 1), np.float32))
+            assert envs.recv(min_rows=2).num_steps.tolist() == [length, length]
+
+
+def test_actions_that_a_simulator_keeps_stay_as_they_were() -> None:
+    with manyarms.make_vec("standins:Diary", 1) as envs:
+        envs.reset(seed=0)
+        for first in (1, 4):
+            envs.step_chunk(np.arange(first, first + 3, dtype=np.float32).reshape(1, 3, 1))
+        envs.step(np.array([[7.0]], np.float32))
+        envs.step(np.array([[8.0]], np.float32))
+        assert envs.call("kept") == ([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [7.0], [8.0]],)
+
+
+@pytest.mark.parametrize("name", ["standins:Passing", "standins:PassingHerd", "gym_envs:Passing"])
+def test_a_success_is_told_though_later_actions_of_its_chunk_are_none(name: str) -> None:
+    with manyarms.make_vec(name, 2) as envs:
+        envs.reset(seed=0)
+        chunks = [envs.step_chunk(np.zeros((2, 3, 1), np.float32)) for _ in range(3)]
+        assert [chunk.success.tolist() for chunk in chunks] == [[False, False], [True, True], [False, False]]
+        assert not any(chunk.ended.any() for chunk in chunks)
+
+
 def test_a_chunk_is_rendered_once() -> None:
     with manyarms.make_vec("standins:SlowCameras", 1, goal=100.0) as envs:
         envs.reset(seed=0)

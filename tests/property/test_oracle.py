@@ -106,6 +106,19 @@ def test_reset_options_reach_the_environment() -> None:
         assert a[1]["options"].tolist() == [5, 5]
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_reset_options_are_for_one_episode_and_not_for_those_after_it(mode: AutoresetMode) -> None:
+    with manyarms.make_vec("gym_envs:Chatty", 2, autoreset_mode=mode, length=3) as ours:
+        theirs = SyncVectorEnv([lambda: Chatty(length=3)] * 2, autoreset_mode=mode)
+        for envs in (ours, theirs):
+            assert envs.reset(seed=3, options={"level": 5})[1]["options"].tolist() == [5, 5]
+        for i in range(9):
+            action = np.zeros((2, 2), np.int64)
+            a, b = ours.step(action), theirs.step(action)
+            assert_same(a[4], b[4], f"step {i} info")
+            assert ("options" in a[4]) == (i < 3 - (mode == AutoresetMode.SAME_STEP))
+
+
 def test_copy_false_returns_the_same_memory_and_copy_true_does_not() -> None:
     for copy in (False, True):
         with manyarms.make_vec("gym/CartPole-v1", 2, copy=copy) as envs:

@@ -18,7 +18,7 @@ from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning.settings import load, recipes
 from manyarms.placement.environments import Totals
 from manyarms.placement.plan import plan
-from manyarms.placement.seats import Seat
+from manyarms.placement.seats import Seat, seat_of
 from manyarms.placement.topology import Cluster, Node, NodeGroup, cluster_from
 from manyarms.reporting.console import table
 
@@ -215,6 +215,15 @@ def test_an_environment_process_with_several_devices_renders_on_all_of_them() ->
         (1, 2, 2),
         (1, 3, 2),
     ]
+
+
+def test_every_worker_renders_on_the_gpu_that_has_its_rows() -> None:
+    found = placed({"env": "0-2", "rollout": "3-4", "actor": "5"}, num_envs=12, rows_per_worker=2)
+    assert [seat_of(process, found, overlapping=False).egl_devices for process in found.rollout] == [
+        (0, 0, 1),
+        (1, 2, 2),
+    ]
+    assert not any(seat_of(process, found, overlapping=False).egl_devices for process in found.env + found.actor)
 
 
 def test_lock_step_groups_stay_whole_and_stages_hold_whole_groups() -> None:

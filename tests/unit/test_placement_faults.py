@@ -533,6 +533,22 @@ def test_other_errors_of_those_who_play_come_out_as_they_went_in(stage: Callable
         now.crew._playing.heard(now.rollouts.played[0].refs[0])
 
 
+@pytest.mark.parametrize("fast", [False, True], ids=["who plays is slow", "who plays is fast"])
+def test_groups_are_played_with_the_same_weights_however_fast_who_plays_is(
+    fast: bool, stage: Callable[..., Stage]
+) -> None:
+    group = {"adv_type": "grpo", "loss_type": "actor", "group_size": 2, "dynamic_sampling": False}
+    now = stage(max_staleness=2, **group)
+
+    if fast:  # all that may be played is played while the others learn
+        now.learners.learns = lambda: now.crew._waiting.until(lambda: not now.crew._playing.pending)
+    for _ in range(5):
+        now.crew.update()
+    assert [asked.weights[0].rpartition(" ")[2] for asked in now.rollouts.played if asked.rank == 0][:5] == list(
+        "00012"
+    )
+
+
 def test_a_signal_ends_a_run_where_all_that_was_learnt_is_written_down(
     stage: Callable[..., Stage], standin: StandIn
 ) -> None:

@@ -66,7 +66,8 @@ class Suspicion:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._began = (time.monotonic(), cpu_seconds(pid), run_delay(pid), machine_stalls())
+        self._began = (time.monotonic(), cpu_seconds(pid), machine_stalls())
+        self._delays, self._waited = run_delays(pid), 0.0
 
     def idle_seconds(self) -> float:
         """Return for how long the worker could have answered since, and did not.
@@ -74,9 +75,16 @@ class Suspicion:
         One that computes is judged by the processor time it has had; one that sleeps, by the clock, less what it and
         the machine spent waiting.
         """
-        seen = (time.monotonic(), cpu_seconds(self.pid), run_delay(self.pid), machine_stalls())
-        elapsed, computed, waited, stalled = (now - then for now, then in zip(seen, self._began, strict=True))
+        seen = (time.monotonic(), cpu_seconds(self.pid), machine_stalls())
+        elapsed, computed, stalled = (now - then for now, then in zip(seen, self._began, strict=True))
+        waited = self._seconds_waited()
         return computed if process_letter(self.pid) == "R" else elapsed - waited - stalled
+
+    def _seconds_waited(self) -> float:
+        """Return how long the worker has waited for a CPU since, summed look by look: threads come and go."""
+        before, self._delays = self._delays, run_delays(self.pid)
+        self._waited += max((now - before.get(thread, 0.0) for thread, now in self._delays.items()), default=0.0)
+        return self._waited
 
 
 def cpu_seconds(pid: int) -> float:
@@ -85,19 +93,19 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
-def run_delay(pid: int) -> float:
-    """Return the most that any thread of a process has waited for a CPU, in seconds; 0 where that is not counted."""
-    longest = 0.0
+def run_delays(pid: int) -> dict[str, float]:
+    """Return how long each thread of a process has waited for a CPU, in seconds; none where that is not counted."""
+    delays: dict[str, float] = {}
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return 0.0
+        return delays
     for thread in threads:
         try:
-            longest = max(longest, int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1]) / 1e9)
+            delays[thread] = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             continue  # the thread has ended, or the kernel keeps no such count
-    return longest
+    return delays
 
 
 def machine_stalls() -> float:

@@ -2,8 +2,8 @@
 
 Faults are asked for by gripper commands (`HANG`, `CRASH`, `VREP_ERROR`), and by words in RLBENCH_STANDIN_FAULTS:
 ``launch_hang``, ``handles`` (a wrong version), ``unplaceable=N`` and ``vrep_reset=N`` (N resets fail, after the first),
-``unplaceable_first=N`` (N resets fail, from the first on), ``no_demos``. RLBENCH_STANDIN_DRAWS names the platform of Qt
-that draws without an X server, if any.
+``unplaceable_first=N`` (N resets fail, from the first on), ``unplaceable_at=N`` (the Nth reset fails), ``no_demos``.
+RLBENCH_STANDIN_DRAWS names the platform of Qt that draws without an X server, if any.
 Where there is an X server, it is connected to, and its end is the process's.
 """
 
@@ -130,7 +130,7 @@ class World:
     def reset(self, variation):
         self.resets += 1
         wanted = faults()
-        if self.resets <= wanted.get("unplaceable_first", 0):
+        if self.resets <= wanted.get("unplaceable_first", 0) or self.resets == wanted.get("unplaceable_at"):
             raise TaskEnvironmentError("Could not place the task %s in the scene." % self.task.name)
         if 1 < self.resets <= 1 + wanted.get("vrep_reset", 0):
             raise RuntimeError(_VREP)
