@@ -73,9 +73,11 @@ def training(folder: Path, updates: int = 5, total: int = 120) -> Path:
     return folder
 
 
-def finish(folder: Path, because: str = "all updates were made") -> None:
+def finish(folder: Path, because: str = "all updates were made", status: str | None = "completed") -> None:
+    """Write that a run has ended; no status: as earlier versions did."""
     facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**facts, "finished_because": because}))
+    told = {"finished_because": because} if status is None else {"finished_because": because, "status": status}
+    (folder / "run.json").write_text(json.dumps({**facts, **told}))
 
 
 def rows(count: int, **changes: Any) -> list[dict[str, Any]]:

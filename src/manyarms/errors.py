@@ -67,6 +67,37 @@ class NotEnoughMemory(ManyarmsError, MemoryError):
 class StartError(ManyarmsError, RuntimeError):
     """Workers that could not start."""
 
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        do: str = "",
+        log: str = "",
+        missing_module: str = "",
+        missing_part: bool = False,
+        option: str = "",
+    ) -> None:
+        super().__init__(what, why=why, do=do, log=log)
+        self.missing_module = missing_module
+        """The Python module that its interpreter lacks."""
+        self.missing_part = missing_part
+        """Whether a part of the simulator is not installed; `do` says which and how."""
+        self.option = option
+        """The option that the simulator does not know."""
+
+    def with_why(self, why: str) -> StartError:
+        """Return the same error with another reason."""
+        return StartError(
+            self.what,
+            why=why,
+            do=self.do,
+            log=self.log,
+            missing_module=self.missing_module,
+            missing_part=self.missing_part,
+            option=self.option,
+        )
+
 
 class WorkerError(ManyarmsError, RuntimeError):
     """Something that went wrong inside workers; `rows` are the rows concerned."""

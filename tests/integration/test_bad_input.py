@@ -143,6 +143,25 @@ def test_a_simulator_that_cannot_start_is_explained_once(simulator: str, options
     assert str(caught.value).count("could not be built") <= 1
 
 
+@pytest.mark.parametrize(
+    ("simulator", "options", "facts"),
+    [
+        ("no_such_package:make", {}, ("no_such_package", "")),
+        ("tabletop/open_drawer", {"camera": ["front"]}, ("", "camera")),
+        ("tabletop/push_button", {"task_options": {"radius": 1}, "cameras": []}, ("", "radius")),
+        ("gym/MountainCar-v0", {"goal_velocty": 1}, ("", "goal_velocty")),
+        ("standins:Walker", {"colour": 3}, ("", "colour")),
+        ("standins:Misbehaving", {"fail_at": "start"}, ("", "")),
+    ],
+)
+def test_a_program_need_not_read_the_words_of_an_error(simulator: str, options: Any, facts: tuple[str, str]) -> None:
+    for num_envs in (1, 3):
+        with pytest.raises(StartError) as caught:
+            manyarms.make_vec(simulator, num_envs, **options)
+        assert (caught.value.missing_module, caught.value.option) == facts
+        assert not caught.value.missing_part
+
+
 def test_a_simulator_that_never_starts_is_given_up() -> None:
     with pytest.raises(StartError, match=r"did not start within 8 s(.|\n)*a simulator that prints"):
         manyarms.make_vec("standins:Misbehaving", 1, fail_at="hang", noise=True, start_timeout=8.0)

@@ -16,10 +16,11 @@ import torch
 from manyarms import cli
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
-from manyarms.errors import ConfigError, DiskError, ManyarmsError
+from manyarms.errors import ConfigError, DiskError, LearningError, ManyarmsError
 from manyarms.learning.folder import RunFolder
 from manyarms.learning.settings import load
 from manyarms.learning.training import TrainResult, train
+from manyarms.reporting.runs import StopReason
 from manyarms.watching.state import WatchedRun
 from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
 
@@ -51,7 +52,8 @@ def test_a_run_leaves_all_that_is_promised(undisturbed: Path) -> None:
     assert {"config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "report.html", "checkpoints"} <= names
     steps = sorted(path.name for path in (undisturbed / "checkpoints").iterdir())
     assert steps == [f"global_step_{n}" for n in (0, 2, 4, 6)]
-    assert "all updates were made" in (undisturbed / "run.json").read_text()
+    facts = json.loads((undisturbed / "run.json").read_text())
+    assert (facts["status"], facts["finished_because"]) == ("completed", "all updates were made")
     assert load(str(undisturbed / "config.yaml")).config.runner.updates == 6, "the config in it is one"
 
 
@@ -134,6 +136,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(number: signal.Signals, undisturb
     said = ended(process)
     assert process.returncode == 130, said
     assert f"{number.name} asked for the end" in said
+    assert json.loads((tmp_path / "walk" / "run.json").read_text())["status"] == "interrupted"
     assert (tmp_path / "walk" / "report.html").exists()
     done = len(lines(tmp_path / "walk")) - 1
     assert 2 <= done < 6
@@ -356,6 +359,25 @@ def test_a_full_disk_ends_training_in_words(small_disk: Path, tmp_path: Path) ->
     with pytest.raises(DiskError, match="cannot be written") as caught:
         train(load(written(tmp_path), [*in_folder(small_disk), "actor.model.options.hidden=128"]))
     assert "--resume" in str(caught.value)
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_the_exit_code_follows_the_reason_and_not_its_words(
+    reason: StopReason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = TrainResult(tmp_path, 3, {}, [], "somebody asked for the end", None, reason)
+    monkeypatch.setattr("manyarms.placement.training.train", lambda *_, **__: result)
+    assert cli.run(["train", written(tmp_path)]) == (130 if reason is StopReason.INTERRUPTED else 0)
+
+
+def test_why_a_run_ended_is_on_record(tmp_path: Path) -> None:
+    short = ("runner.val_check_interval=0", "runner.save_interval=-1", "runner.logger.live=false")
+    assert run(tmp_path, *short, "runner.max_seconds=0.001", name="late").stop_reason is StopReason.TIME_LIMIT
+    assert run(tmp_path, "runner.only_eval=true", name="judged").stop_reason is StopReason.EVALUATED
+    with pytest.raises(LearningError):
+        run(tmp_path, *short, "actor.optim.lr=1e30", "actor.optim.clip_grad=1e30", name="lost")
+    facts = [json.loads((tmp_path / name / "run.json").read_text()) for name in ("late", "judged", "lost")]
+    assert [one["status"] for one in facts] == ["time_limit", "evaluated", "failed"]
 
 
 def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

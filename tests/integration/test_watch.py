@@ -156,7 +156,7 @@ def test_a_run_that_ends_is_shown_as_it_ended(browser: Browser, run: Path, url: 
         expect(page.locator("#phase")).to_have_text("finished: all updates were made")
         expect(page.locator("footer")).to_contain_text("is over")
         expect(page.locator('.tile[data-state="ended"]')).to_have_count(16)
-        watched.finish(run, "it failed: WorkerDied")
+        watched.finish(run, "failed: WorkerDied", "failed")
         expect(page.locator("#phase")).to_have_text("failed: WorkerDied")
 
 

@@ -254,8 +254,18 @@ def test_a_training_run_is_told_in_full(client: Client, run: Path) -> None:
     watched.finish(run)
     state = client.state()
     assert (state["phase"], state["because"], state["left"]) == ("finished", "all updates were made", None)
-    watched.finish(run, "it failed: WorkerDied")
+    watched.finish(run, "whatever words there are", "failed")
     assert client.state()["phase"] == "failed"
+    watched.finish(run, "it failed, one might say", "interrupted")
+    assert client.state()["phase"] == "finished", "words decide nothing"
+
+
+@pytest.mark.parametrize(
+    ("because", "phase"), [("it failed: WorkerDied", "failed"), ("SIGINT asked for the end", "finished")]
+)
+def test_a_run_of_an_earlier_version_has_words_only(client: Client, run: Path, because: str, phase: str) -> None:
+    watched.finish(run, because, status=None)
+    assert client.state()["phase"] == phase
 
 
 def test_the_time_that_a_limit_leaves_counts_from_the_first_update_of_a_session(client: Client, run: Path) -> None:

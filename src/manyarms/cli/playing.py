@@ -115,23 +115,20 @@ def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
     try:
         envs = make_vec(config.simulator, config.num_envs, **options)
     except StartError as error:
-        missing = _missing(needs, error.what)
-        if missing is None:
+        if not _needs(needs, error.option):
             raise
         raise ConfigError(
             f"policy {config.policy!r} cannot play {config.simulator}",
-            why=f"it needs the option {missing!r}, which is not known there",
+            why=f"it needs the option {error.option!r}, which is not known there",
             do="choose another --policy, or the simulator and task that it is for",
         ) from error
     with envs:
         yield envs
 
 
-def _missing(needs: Mapping[str, Any], complaint: str) -> str | None:
-    """Return the option that a policy needs and a simulator complains of, also one inside another."""
-    inner = [name for value in needs.values() if isinstance(value, Mapping) for name in value]
-    found = (name for name in [*needs, *inner] if f"option {name!r}" in complaint or f"argument {name!r}" in complaint)
-    return next(found, None)
+def _needs(needs: Mapping[str, Any], option: str) -> bool:
+    """Tell whether a policy needs an option that a simulator does not know, by itself or inside another."""
+    return option in needs or any(isinstance(value, Mapping) and option in value for value in needs.values())
 
 
 def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:

@@ -104,8 +104,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if os.environ.get("RANK", "0") != "0":
         return 0  # the first rank tells
+    from manyarms.reporting.runs import StopReason
+
     result.show()
-    if not result.finished_because.endswith("asked for the end"):
+    if result.stop_reason is not StopReason.INTERRUPTED:
         return 0
     print("the same command with --resume goes on")
     return 130

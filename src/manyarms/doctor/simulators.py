@@ -13,7 +13,7 @@ import numpy as np
 from manyarms.doctor.processes import ask
 from manyarms.doctor.rows import FAULT, Row, absent, fault, ok
 from manyarms.doctor.stacks import Stack, Where, stack_of
-from manyarms.errors import ManyarmsError, UnknownName, did_you_mean
+from manyarms.errors import ManyarmsError, StartError, UnknownName, did_you_mean
 from manyarms.simulators import registry
 from manyarms.vector import make_vec
 
@@ -106,9 +106,10 @@ def _failed(simulator: str, full: str, error: ManyarmsError, named: bool, instal
         return absent(
             simulator, f"not tried, for it needs the name of a task: {found}", f"manyarms doctor {full}<task>"
         )
-    if "ModuleNotFoundError: " in error.what and not named:
+    start = error if isinstance(error, StartError) else None
+    if start and start.missing_module and not named:
         return absent(simulator, found, error.do)
-    more = install if "MissingPart: " in error.what else f"manyarms check {full}   # tells more"
+    more = install if start and start.missing_part else f"manyarms check {full}   # tells more"
     return fault(simulator, found, error.do or more)
 
 

@@ -22,6 +22,7 @@ from manyarms.learning.digests import steps_of
 from manyarms.learning.settings import Settings
 from manyarms.learning.variables import shown
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
+from manyarms.reporting.runs import StopReason
 from manyarms.reporting.trackers import METRICS_FILE, drop_after, read_lines, read_metrics
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
 
@@ -88,7 +89,8 @@ class RunFolder:
             facts = json.loads(earlier)
         except (OSError, ValueError):
             return None  # there is none, or none that can be read
-        kept = {name: value for name, value in facts.items() if not name.startswith("finished")}
+        ended = ("finished", "status", "finished_because")
+        kept = {name: value for name, value in facts.items() if name not in ended}
         self._write("run.json", json.dumps({**kept, "resuming": True}, indent=2) + "\n")
         return earlier
 
@@ -128,8 +130,9 @@ class RunFolder:
         if not self._evaluations.exists():
             self._write(self._evaluations.name, "")
 
-    def end(self, because: str) -> None:
-        self._facts |= {"finished": _now(), "finished_because": because}
+    def end(self, reason: StopReason, words: str) -> None:
+        """Write down when and why the run ended."""
+        self._facts |= {"finished": _now(), "status": reason.value, "finished_because": words}
         self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
 
     def add_evaluation(self, step: int, results: Sequence[EpisodeResult]) -> None:

@@ -20,8 +20,12 @@ from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.plots import Plot
 from manyarms.reporting.report import training_plot, write_report
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
+from manyarms.reporting.runs import StopReason
 from manyarms.reporting.showing import Shown, Telling
 from manyarms.reporting.trackers import Trackers, open_trackers
+
+#: Why a run ends, to programs and in words.
+Ending = tuple[StopReason, str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +39,9 @@ class TrainResult(Shown):
     evaluations: list[tuple[int, list[EpisodeResult]]]
     """By update, those of this process."""
     finished_because: str
+    """In words; `stop_reason` says the same to programs."""
     report: Path | None = None
+    stop_reason: StopReason = StopReason.COMPLETED
 
     def told(self) -> Telling:
         ending = f"{_counted(self.updates)}; {self.finished_because}"
@@ -120,10 +126,10 @@ class Run:
             self._evaluations = [(step, found) for step, found in kept if step <= crew.iteration]
             with self._trackers(crew.iteration) as self._logged, ExitStack() as unless_it_ends_well:
                 unless_it_ends_well.push(self._failed)
-                because = self._loop(saved=start is not None, judged=not anew)
+                reason, words = self._loop(saved=start is not None, judged=not anew)
                 unless_it_ends_well.pop_all()
-                report = self._conclude(because)
-        return TrainResult(folder.path, crew.iteration, self._metrics, self._evaluations, because, report)
+                report = self._conclude(reason, words)
+        return TrainResult(folder.path, crew.iteration, self._metrics, self._evaluations, words, report, reason)
 
     def _is_to_be_judged_first(self, start: Path | None) -> bool:
         """Tell whether nothing is on record yet: nothing was begun, or it ended before the first evaluation did."""
@@ -134,7 +140,7 @@ class Run:
     def _failed(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             with suppress(ManyarmsError):  # what went wrong first is what to tell
-                self._conclude(f"it failed: {kind.__name__}")
+                self._conclude(StopReason.FAILED, f"failed: {kind.__name__}")
 
     def _trackers(self, step: int) -> Trackers | _Silent:
         if not self._ranks.first:
@@ -149,7 +155,7 @@ class Run:
             from_step=step,
         )
 
-    def _loop(self, *, saved: bool, judged: bool) -> str:
+    def _loop(self, *, saved: bool, judged: bool) -> Ending:
         """Update after update; return why it ends."""
         runner, crew = self._config.runner, self._crew
         if not judged or runner.only_eval:
@@ -158,7 +164,7 @@ class Run:
             except Stopped:
                 return self._asked()
         if runner.only_eval:
-            return "it was only to be evaluated"
+            return StopReason.EVALUATED, "it was only to be evaluated"
         self._saved, self._began = crew.iteration, time.monotonic()
         self._board.learning()
         self._logged.learning()
@@ -168,14 +174,14 @@ class Run:
             except Stopped:
                 self._save()
                 return self._asked()
-            because = self._conclude_update(self._metrics)
-            if because is not None:
-                return because
+            ending = self._conclude_update(self._metrics)
+            if ending is not None:
+                return ending
         if self._saved != crew.iteration:
             self._save()
-        return "all updates were made"
+        return StopReason.COMPLETED, "all updates were made"
 
-    def _conclude_update(self, metrics: dict[str, float]) -> str | None:
+    def _conclude_update(self, metrics: dict[str, float]) -> Ending | None:
         """Evaluate and save where it is due, write down what was found; return why to go no further, if so."""
         runner, step = self._config.runner, self._crew.iteration
         late = self._ranks.any(runner.max_seconds is not None and time.monotonic() - self._began > runner.max_seconds)
@@ -194,10 +200,10 @@ class Run:
         self._board.updated(step, metrics)
         if stop:
             return self._asked()
-        return f"{runner.max_seconds:.0f} seconds had passed" if late else None
+        return (StopReason.TIME_LIMIT, f"{runner.max_seconds:.0f} seconds had passed") if late else None
 
-    def _asked(self) -> str:
-        return f"{self._interrupts.stop or 'another rank'} asked for the end"
+    def _asked(self) -> Ending:
+        return StopReason.INTERRUPTED, f"{self._interrupts.stop or 'another rank'} asked for the end"
 
     def _first_step(self, *, saved: bool) -> None:
         """Keep what training begins with, and judge it: a resume that finds no more than the first does the second."""
@@ -241,11 +247,11 @@ class Run:
             return False
         return last or (interval > 0 and step % interval == 0)
 
-    def _conclude(self, because: str) -> Path | None:
+    def _conclude(self, reason: StopReason, words: str) -> Path | None:
         """Write how it ended, and the report."""
         if not self._ranks.first:
             return None
-        self._folder.end(because)
+        self._folder.end(reason, words)
         return write_report(self._folder.path) if self._folder.has_something else None
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,29 @@ from manyarms.reporting.charts import Point
 from manyarms.reporting.reading import document, is_count, number
 from manyarms.reporting.results import wilson
 from manyarms.reporting.trackers import read_lines, read_metrics
+
+
+class StopReason(Enum):
+    """Why a training run ended; `status` in ``run.json``."""
+
+    COMPLETED = "completed"
+    EVALUATED = "evaluated"
+    """Evaluation was all that it was started for."""
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> StopReason | None:
+        """Return why the run ended that ``run.json`` tells of; None while it goes on."""
+        try:
+            return cls(facts["status"])
+        except (KeyError, ValueError):
+            pass
+        because = facts.get("finished_because")  # earlier versions wrote no status
+        if not isinstance(because, str):
+            return None
+        return cls.FAILED if because.startswith("it failed") else cls.COMPLETED
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,11 @@ SPACES = ("box", "discrete", "multi_discrete", "multi_binary")
 
 
 class SpecError(ValueError):
-    """A spec that contradicts itself."""
+    """A spec that contradicts itself, or a setting that it cannot have; `option` is the one that nothing takes."""
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class UnknownTask(LookupError):

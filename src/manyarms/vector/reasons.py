@@ -34,13 +34,16 @@ def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsE
     elif answer["type"] == "UnknownOption":
         near = did_you_mean(answer["option"], [*answer["known"], *VectorConfig.names()])
         do, why = f"{near}\ncheck the spelling of the options given to make_vec (--options)", ""
-    elif answer["type"] == "TypeError" and "unexpected keyword argument" in answer["message"]:
+    elif answer["type"] == "TypeError" and answer["option"]:
         do, why = "check the spelling of the options given to make_vec (--options)", ""
     return StartError(
         f"{worker.simulator.id} could not be built: {answer['type']}: {answer['message']}",
         why=why,
         do=do,
         log=str(worker.log_path or ""),
+        missing_module=answer["module"] if answer["type"] == "ModuleNotFoundError" else "",
+        missing_part=answer["part"],
+        option=answer["option"],
     )
 
 
@@ -61,7 +64,10 @@ def one_error(failures: Sequence[ManyarmsError], workers: int) -> ManyarmsError:
         return first
     note = f"{len(failures)} of {workers} workers failed to start" + (" in the same way" if len(kinds) == 1 else "")
     if len(kinds) == 1:
-        return type(first)(first.what, why="\n".join(filter(None, [note, first.why])), do=first.do, log=first.log)
+        why = "\n".join(filter(None, [note, first.why]))
+        if isinstance(first, StartError):
+            return first.with_why(why)
+        return type(first)(first.what, why=why, do=first.do, log=first.log)
     return StartError(note, why="\n".join(str(group[0]) for group in kinds.values()), do=first.do)
 
 

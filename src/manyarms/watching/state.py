@@ -11,7 +11,7 @@ from typing import Any
 
 from manyarms.reporting.reading import content, document, is_count, number, words
 from manyarms.reporting.results import wilson
-from manyarms.reporting.runs import Score, newest_videos, read_evaluations
+from manyarms.reporting.runs import Score, StopReason, newest_videos, read_evaluations
 from manyarms.watching.folders import EVALUATION, kind_of, last_change
 from manyarms.watching.live import LiveFiles
 from manyarms.watching.metrics import Metrics
@@ -95,6 +95,7 @@ class WatchedRun:
             **{name: words(facts.get(name)) for name in ("simulator", "policy", "started", "finished")},
             "tasks": [task for task in tasks if isinstance(task, str)] if isinstance(tasks, list) else [],
             "because": words(facts.get("finished_because")),
+            "status": _status(StopReason.of(facts)),
             "resuming": facts.get("resuming") is True,
             "done": metrics.step,
             "total": total if is_count(total) else None,
@@ -173,6 +174,7 @@ class WatchedRun:
             "started": None,
             "finished": None,
             "because": "all episodes are in" if whole else None,
+            "status": _status(StopReason.COMPLETED if whole else None),
             "resuming": False,
             "tasks": tasks or [task for task in groups if task],
             "done": done,
@@ -199,14 +201,13 @@ class WatchedRun:
 
     def _phase(self, found: Mapping[str, Any], processes: list[dict[str, Any]]) -> dict[str, Any]:
         """Return whether it goes on, has ended, or has not been heard of."""
-        because = found["because"]
+        status = found["status"]
         changed = last_change(self.folder)
         silence = self._pulse.silence(changed, time.time() - changed)
         silence = min([silence, *(process["silent"] for process in processes)])
         told = {"silent": round(silence, 1), "left": None}
-        if because is not None:
-            failed = str(because).startswith("it failed")
-            return {**told, "phase": "failed" if failed else "finished"}
+        if status is not None:
+            return {**told, "phase": "failed" if status == StopReason.FAILED.value else "finished"}
         slow = _PATIENCE + 3 * (found["seconds_an_update"] or 0.0)
         patience = max((process["patience"] for process in processes), default=slow)
         if silence > patience:
@@ -223,6 +224,10 @@ class WatchedRun:
             if stamp is not None and stamp[1]:  # one of no bytes is being written
                 videos.append({"path": inside.as_posix(), "stamp": f"{stamp[0]:x}"})
         return videos
+
+
+def _status(reason: StopReason | None) -> str | None:
+    return None if reason is None else reason.value
 
 
 def _left(found: Mapping[str, Any]) -> float | None:

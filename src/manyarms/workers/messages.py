@@ -28,6 +28,7 @@ _FAILED = {
     "option": _TEXT,
     "known": _LIST,
     "module": _TEXT,
+    "part": _FLAG,
     "traceback": _TEXT,
 }
 

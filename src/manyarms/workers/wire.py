@@ -260,11 +260,18 @@ def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
         "type": type(error).__name__,
         "message": str(error),
         "task": str(getattr(error, "task", "")),
-        "option": str(getattr(error, "option", "")),
+        "option": str(getattr(error, "option", "")) or _unexpected_argument(error),
         "known": [str(name) for name in known] if isinstance(known, (list, tuple)) else [],
         "module": str(error.name or "") if isinstance(error, ImportError) else "",
+        "part": bool(getattr(error, "missing_part", False)),
         "traceback": _frames(error),
     }
+
+
+def _unexpected_argument(error: BaseException) -> str:
+    """Return the keyword that a call was refused for, which Python tells in words only."""
+    found = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
+    return found.group(1) if found else ""
 
 
 def _frames(error: BaseException) -> str:

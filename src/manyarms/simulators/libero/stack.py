@@ -28,6 +28,8 @@ CONFIG_FOLDER = "libero"
 class MissingPart(ImportError):
     """Something that LIBERO stands on is not there."""
 
+    missing_part = True
+
 
 def root() -> str:
     """Return where LIBERO is installed, without importing it: that may ask questions."""

@@ -294,7 +294,7 @@ def _shared_out(options: Mapping[str, Any], tasks: Mapping[str, Type[TabletopTas
     has = {name: set(inspect.signature(task).parameters) for name, task in tasks.items()}
     for option in options:
         if not any(option in known for known in has.values()):
-            raise SpecError("%s has no option %r" % (", ".join(tasks), option))
+            raise SpecError("%s has no option %r" % (", ".join(tasks), option), option)
     return {name: {o: value for o, value in options.items() if o in known} for name, known in has.items()}
 
 

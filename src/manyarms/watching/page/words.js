@@ -68,7 +68,7 @@ export function phaseWords(state) {
     case "running": return "running";
     case "starting": return "starting";
     case "silent": return `silent for ${duration(state.silent)}: probably dead`;
-    case "failed": return `failed: ${String(state.because).replace(/^it failed: /, "")}`;
+    case "failed": return state.because;
     default: return `finished: ${state.because}`;
   }
 }
