@@ -438,7 +438,7 @@ def test_a_run_is_no_longer_finished_once_it_is_claimed_again(undisturbed: Path,
     with folder.claimed():
         folder.begin(settings, ["one"], 6)
         assert watched.state()["phase"] == "running"
-        folder.end("it was enough")
+        folder.end(StopReason.COMPLETED, "it was enough")
     assert watched.state()["because"] == "it was enough"
 
 
