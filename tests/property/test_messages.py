@@ -57,7 +57,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "fork": {"env": {"A": "b"}, "name": "arm-1"},
     "forked": {"pid": 12},
     "reap": {"reap": 12},
-    "reaped": {"code": None},
 }
 
 
@@ -77,7 +76,7 @@ def test_any_value_is_a_message_or_unreadable(kind: str, value: Any) -> None:
             call()
 
 
-@given(st.sampled_from(list(EXAMPLES)), st.data())
+@given(st.sampled_from(list(FIELDS)), st.data())
 def test_a_message_with_parts_replaced_is_one_still_or_unreadable(kind: str, data: st.DataObject) -> None:
     """What passes as a spec can be made into spaces."""
     message = copy.deepcopy(EXAMPLES[kind])

@@ -282,10 +282,9 @@ def test_the_time_that_a_limit_leaves_counts_from_the_first_update_of_a_session(
 def test_a_run_that_is_resumed_is_starting_again(client: Client, run: Path) -> None:
     watched.finish(run)
     assert client.state()["phase"] == "finished"
-    facts = {
-        name: value for name, value in json.loads((run / "run.json").read_text()).items() if "finished" not in name
-    }
-    (run / "run.json").write_text(json.dumps({**facts, "resuming": True}))
+    facts = json.loads((run / "run.json").read_text())
+    kept = {name: value for name, value in facts.items() if name not in ("finished", "finished_because", "status")}
+    (run / "run.json").write_text(json.dumps({**kept, "resuming": True}))
     assert (client.state()["phase"], client.state()["done"]) == ("starting", 5)
 
 
