@@ -33,11 +33,10 @@ from cleanrl_page import COMMIT, ENDING, LIKE, OURS, PEER, final, markdown
 from vector import interpreter
 
 import manyarms
-from manyarms.algorithms import ppo
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.ppo import PPO
 from manyarms.learning import learner as learning
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
-from manyarms.learning.samples import Samples, gathered
+from manyarms.learning.samples import Layout, Samples
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies import make_policy
 from manyarms.policies.network import NetworkPolicy
@@ -166,9 +165,8 @@ def train_peer(config: CleanrlBenchmark, seed: int) -> tuple[list[float], float]
 # -- ours -------------------------------------------------------------------------------------------------------------
 
 
-def algorithm(normalise: bool) -> AlgorithmConfig:
-    return AlgorithmConfig(
-        adv_type="gae",
+def algorithm(normalise: bool) -> PPO:
+    return PPO(
         gamma=HYPER.gamma,
         gae_lambda=HYPER.gae_lambda,
         normalize_advantages=normalise,
@@ -185,7 +183,7 @@ def algorithm(normalise: bool) -> AlgorithmConfig:
 class MinibatchLearner(Learner):
     """Normalises the advantages of each minibatch, as CleanRL."""
 
-    def _step(self, samples: Samples, layout: Any, index: np.ndarray) -> dict[str, torch.Tensor]:
+    def _step(self, samples: Samples, layout: Layout, index: np.ndarray) -> dict[str, torch.Tensor]:
         advantages, part = samples.advantages.copy(), samples.advantages[index]
         advantages[index] = (part - part.mean()) / (part.std(ddof=1) + 1e-8)
         return super()._step(replace(samples, advantages=advantages), layout, index)
@@ -262,16 +260,15 @@ def compare_update(config: CleanrlBenchmark) -> dict[str, float]:
             policy.get_parameter(mine).copy_(torch.from_numpy(array))
     first = {name: p.detach().clone().numpy() for name, p in policy.named_parameters()}
     episodes = list(as_episodes(config, theirs))
-    advantages, returns = ppo.targets(episodes, np.zeros(len(episodes)), learner.algorithm)
-    samples = gathered(episodes, advantages, returns)
+    samples, layout, _ = learner.prepare(list(enumerate(episodes)))
     with in_order(theirs["orders"]):
-        learner.update(samples, 0)
+        learner.update(samples, 0, layout=layout)
     last = renamed(policy, theirs, "last")
     moved = max(float(np.abs(last[name] - first[name]).max()) for name in last)
     apart = max(float(np.abs(last[name] - policy.get_parameter(name).detach().numpy()).max()) for name in last)
     return {
         "optimizer_steps": learner.steps,
-        "advantages_apart": float(np.abs(np.concatenate(advantages) - theirs["advantages"][:, 0]).max()),
+        "advantages_apart": float(np.abs(samples.advantages - theirs["advantages"][:, 0]).max()),
         "advantages_largest": float(np.abs(theirs["advantages"]).max()),
         "weights_moved": moved,
         "weights_apart": apart,

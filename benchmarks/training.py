@@ -22,7 +22,7 @@ import torch
 import tyro
 
 import manyarms
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.ppo import PPO
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies import make_policy
@@ -70,7 +70,7 @@ def trainer_of(config: TrainingBenchmark, stack: ExitStack) -> Trainer:
         },
     )
     assert isinstance(policy, NetworkPolicy)
-    algorithm = AlgorithmConfig(logprob_type="action_level", update_epoch=config.update_epoch)
+    algorithm = PPO(logprob_type="action_level", update_epoch=config.update_epoch)
     learner = Learner(policy, algorithm, OptimConfig(lr=1e-5), LearnerConfig(config.global_batch_size))
     runner = Runner(envs, policy, RunnerConfig(keep=policy.reads))
     return Trainer(runner, learner, [None], TrainerConfig(100, config.episodes))

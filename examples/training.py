@@ -10,7 +10,7 @@ import argparse
 import torch
 
 import manyarms
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.ppo import PPO
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies import make_policy
@@ -30,7 +30,7 @@ def main() -> None:
             "mlp", envs.simulator_spec, {"chunk": 4, "hidden": 128, "value_head": True, "fields": sees}
         )
         assert isinstance(policy, NetworkPolicy)
-        algorithm = AlgorithmConfig(adv_type="gae", gamma=0.97, update_epoch=8, target_kl=0.05)
+        algorithm = PPO(gamma=0.97, update_epoch=8, target_kl=0.05)
         learner = Learner(policy, algorithm, OptimConfig(lr=1e-3), LearnerConfig(global_batch_size=256))
         trainer = Trainer(Runner(envs, policy, RunnerConfig()), learner, ["reach_target"], TrainerConfig(updates, 64))
         for _ in range(updates):

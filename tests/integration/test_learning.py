@@ -12,14 +12,15 @@ from safetensors.torch import load_file, save_file
 
 import manyarms
 from manyarms import EpisodeId
-from manyarms.algorithms.config import AlgorithmConfig
-from manyarms.algorithms.groups import DynamicSampling
-from manyarms.errors import ConfigError, LearningError
+from manyarms.algorithms import make_algorithm
+from manyarms.algorithms.grpo import GRPO
+from manyarms.algorithms.ppo import PPO
+from manyarms.errors import ConfigError, LearningError, ManyarmsError
+from manyarms.learning.batch import Batch, EpisodeSummary
 from manyarms.learning.checkpoint import Recipe, latest, load, load_weights, save
 from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.course import Course
 from manyarms.learning.demonstrations import demonstrations
-from manyarms.learning.judging import Played, samples_from
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.samples import Samples, final_observations_of, observations_of, shuffled
 from manyarms.learning.trainer import Trainer, TrainerConfig
@@ -39,13 +40,7 @@ def network(spec: Any, **options: Any) -> NetworkPolicy:
 def trained(adv_type: str, updates: int, seed: int = 0) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Train a walker to walk to its goal; return the metrics of every update and the weights."""
     grouped = adv_type != "gae"
-    algorithm = AlgorithmConfig(
-        adv_type,
-        "actor" if grouped else "actor_critic",
-        group_size=4 if grouped else 1,
-        gamma=0.95,
-        update_epoch=4,
-    )
+    algorithm = make_algorithm(adv_type, update_epoch=4, **({"group_size": 4} if grouped else {"gamma": 0.95}))
     with manyarms.make_vec("standins:Walker", 4, rows_per_worker=2, max_episode_steps=20, goal=1.5, cameras=[]) as envs:
         policy = network(envs.simulator_spec, value_head=not grouped, seed=seed, deterministic=True, batch_size=8)
         learner = Learner(policy, algorithm, OptimConfig(lr=3e-3), LearnerConfig(64))
@@ -82,7 +77,7 @@ def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(warmup:
         def trainer() -> Trainer:
             policy = network(envs.simulator_spec, value_head=True, deterministic=True, batch_size=4)
             optim = OptimConfig(lr=3e-3, schedule="linear", critic_warmup_steps=warmup)
-            learner = Learner(policy, AlgorithmConfig(update_epoch=2), optim, LearnerConfig(batch))
+            learner = Learner(policy, PPO(update_epoch=2), optim, LearnerConfig(batch))
             return Trainer(Runner(envs, policy), learner, ["near", "far"], TrainerConfig(6, 8))
 
         through = trainer()
@@ -116,7 +111,7 @@ def test_a_checkpoint_of_another_policy_is_refused_by_name(tmp_path: Path) -> No
 
 
 def unplayed(policy: NetworkPolicy) -> Course:
-    algorithm = AlgorithmConfig("grpo", "actor", group_size=2)
+    algorithm = GRPO(group_size=2)
     return Course(Learner(policy, algorithm), ["near"], TrainerConfig(1, 2))
 
 
@@ -147,23 +142,22 @@ def test_a_checkpoint_from_a_gpu_that_is_not_here_can_be_used(tmp_path: Path) ->
 def test_a_setting_without_effect_is_an_error() -> None:
     for settings, says in (
         ({"group_size": 4}, "group_size"),
-        ({"adv_type": "grpo", "loss_type": "actor"}, "group_size is 1"),
-        ({"adv_type": "rloo", "group_size": 4}, "no critic"),
-        ({"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "value_clip": 0.2}, "value_clip"),
-        ({"loss_type": "actor"}, "critic"),
+        ({"adv_type": "grpo", "group_size": 1}, "group_size is 1"),
+        ({"adv_type": "grpo", "group_size": 4, "value_clip": 0.2}, "value_clip"),
         ({"logprob_type": "word_level"}, "token_level"),
         ({"gamma": 1.5}, "gamma"),
+        ({"adv_type": "ppo2"}, "ppo2"),
     ):
-        with pytest.raises(ConfigError, match=says):
-            AlgorithmConfig(**settings)  # type: ignore[arg-type]
+        with pytest.raises(ManyarmsError, match=says):
+            make_algorithm(**settings)  # type: ignore[arg-type]
     spec = Walker(cameras=()).spec
     with pytest.raises(ConfigError, match="value_head"):
-        Learner(network(spec), AlgorithmConfig())
-    grouped = AlgorithmConfig("grpo", "actor", group_size=2)
+        Learner(network(spec), PPO())
+    grouped = GRPO(group_size=2)
     with pytest.raises(ConfigError, match="value_head would do nothing"):
         Learner(network(spec, value_head=True), grouped)
     with pytest.raises(ConfigError, match="reference"):
-        Learner(network(spec), AlgorithmConfig("grpo", "actor", group_size=2, kl_beta=0.1))
+        Learner(network(spec), GRPO(group_size=2, kl_beta=0.1))
 
 
 def played(count: int, **options: Any) -> tuple[NetworkPolicy, list[Episode]]:
@@ -173,16 +167,14 @@ def played(count: int, **options: Any) -> tuple[NetworkPolicy, list[Episode]]:
 
 
 def judged(learner: Learner, episodes: list[Episode]) -> Samples:
-    return samples_from(Played(list(enumerate(episodes)), len(episodes)), learner)
+    return learner.prepare(list(enumerate(episodes)))[0]
 
 
 @pytest.mark.parametrize("level", ["token_level", "action_level", "chunk_level"])
 def test_gradients_of_micro_batches_add_up_to_those_of_the_whole(level: str) -> None:
     weights = []
     reward_type = "chunk_level" if level == "chunk_level" else "action_level"
-    algorithm = AlgorithmConfig(
-        reward_type=reward_type, logprob_type=level, entropy_type=level, entropy_bonus=0.1, update_epoch=1
-    )
+    algorithm = PPO(reward_type=reward_type, logprob_type=level, entropy_type=level, entropy_bonus=0.1, update_epoch=1)
     for micro in (None, 3):
         policy, episodes = played(6, value_type=reward_type)
         learner = Learner(policy, algorithm, config=LearnerConfig(1000, micro))
@@ -193,7 +185,7 @@ def test_gradients_of_micro_batches_add_up_to_those_of_the_whole(level: str) -> 
 
 def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing() -> None:
     policy, episodes = played(2)
-    learner = Learner(policy, AlgorithmConfig(update_epoch=1))
+    learner = Learner(policy, PPO(update_epoch=1))
     samples = judged(learner, episodes)
     samples.advantages[0] = np.nan
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
@@ -204,7 +196,7 @@ def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing() -> None:
 
 def test_during_the_warm_up_only_the_critic_learns() -> None:
     policy, episodes = played(4)
-    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(critic_warmup_steps=100))
+    learner = Learner(policy, PPO(update_epoch=1), OptimConfig(critic_warmup_steps=100))
     head = policy.head.mean.weight.detach().clone()
     assert policy.value is not None
     critic = [parameter.detach().clone() for parameter in policy.value.parameters()]
@@ -215,7 +207,7 @@ def test_during_the_warm_up_only_the_critic_learns() -> None:
 
 def test_the_actor_learns_from_the_first_step_after_the_warm_up_on() -> None:
     policy, episodes = played(4)
-    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(critic_warmup_steps=3), LearnerConfig(1000))
+    learner = Learner(policy, PPO(update_epoch=1), OptimConfig(critic_warmup_steps=3), LearnerConfig(1000))
     first = policy.head.mean.weight.detach().clone()
     moved = []
     for iteration in range(4):
@@ -225,7 +217,7 @@ def test_the_actor_learns_from_the_first_step_after_the_warm_up_on() -> None:
 
 
 def test_advantages_of_actions_are_normalised_over_those_that_were_taken() -> None:
-    algorithm = AlgorithmConfig(reward_type="action_level", logprob_type="action_level")
+    algorithm = PPO(reward_type="action_level", logprob_type="action_level")
     policy, episodes = played(4, value_type="action_level")
     samples = judged(Learner(policy, algorithm), episodes)
     assert (samples.mask == 0).any(), "or the test shows nothing: some chunk must have been cut short"
@@ -236,7 +228,7 @@ def test_advantages_of_actions_are_normalised_over_those_that_were_taken() -> No
 
 def test_every_pass_cuts_a_batch_into_other_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, episodes = played(4)
-    learner = Learner(policy, AlgorithmConfig(update_epoch=2), config=LearnerConfig(4))
+    learner = Learner(policy, PPO(update_epoch=2), config=LearnerConfig(4))
     samples, looked_at = judged(learner, episodes), []
     evaluate = policy.evaluate
 
@@ -256,7 +248,7 @@ def test_an_update_stops_when_the_policy_has_gone_far_enough() -> None:
     policy, episodes = played(4)
     steps = {}
     for target in (1e-6, None):
-        algorithm = AlgorithmConfig(update_epoch=6, target_kl=target)
+        algorithm = PPO(update_epoch=6, target_kl=target)
         learner = Learner(policy, algorithm, OptimConfig(lr=1e-2), LearnerConfig(1000))
         learner.update(judged(learner, episodes), 0)
         steps[target] = learner.steps
@@ -266,7 +258,7 @@ def test_an_update_stops_when_the_policy_has_gone_far_enough() -> None:
 def test_learning_rates_follow_their_schedule() -> None:
     policy, episodes = played(2)
     for schedule, wanted in (("constant", 1.0), ("linear", 0.75), ("cosine", 0.5 + 0.5 * np.cos(np.pi / 4))):
-        learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(2e-3, 4e-3, schedule=schedule))
+        learner = Learner(policy, PPO(update_epoch=1), OptimConfig(2e-3, 4e-3, schedule=schedule))
         found = learner.update(judged(learner, episodes), 0, progress=0.25)
         assert found["actor/lr"] == pytest.approx(2e-3 * wanted)
         assert learner.optimizer.param_groups[1]["lr"] == pytest.approx(4e-3 * wanted), "the critic has its own"
@@ -295,15 +287,13 @@ def test_minibatches_cover_everything_once_and_follow_their_seed() -> None:
 
 
 def test_dynamic_sampling_drops_uniform_groups_in_schedule_order() -> None:
-    def episode(reward: float) -> Episode:
-        zeros = np.zeros((1, 1))
-        return Episode(EpisodeId(), "", {}, {}, {"": zeros}, zeros + reward, np.ones(1, int), {}, False, True, False)
-
-    sampling = DynamicSampling(2, 2)
-    heard = [sampling(episode(reward)) for reward in (1, 1, 0, 1, 0, 0, 1, 0)]
+    batch: Batch[int] = Batch(GRPO(group_size=2), update=0, version=0, first_start=0, target=2)
+    batch.take(batch.most)
+    heard = [batch.add(i, EpisodeSummary("", False, reward, 1), i) for i, reward in enumerate((1, 1, 0, 1, 0, 0, 1, 0))]
     assert heard == [False] * 7 + [True]
-    assert [(place, kept.total_reward) for place, kept in sampling.kept] == [(2, 0), (3, 1), (6, 1), (7, 0)]
-    assert sampling.rejected == 2
+    assert list(batch.kept_places()) == [2, 3, 6, 7]
+    assert batch.payloads == {2: 2, 3: 3, 6: 6, 7: 7}, "rejected episodes are not held in memory"
+    assert batch.rejected == 2
 
 
 @pytest.mark.slow

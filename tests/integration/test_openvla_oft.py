@@ -19,7 +19,8 @@ from torch import Tensor
 
 from conftest import goldens
 from manyarms import cli
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.grpo import GRPO
+from manyarms.algorithms.ppo import PPO
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
 from manyarms.errors import ConfigError
@@ -264,7 +265,7 @@ def test_a_checkpoint_acts_without_noise_unless_it_is_told_to_explore(golden: Pa
     assert not np.array_equal(drawn.act(observations).actions[""], drawn.act(later).actions[""])
     assert (plain.explores, drawn.explores) == (False, True)
     with pytest.raises(ConfigError, match="draws nothing"):
-        Learner(plain, AlgorithmConfig(adv_type="grpo", loss_type="actor", group_size=2))
+        Learner(plain, GRPO(group_size=2))
 
 
 @pytest.mark.parametrize("head", ["l1", "tokens"])
@@ -427,7 +428,7 @@ def decisions(policy: OpenVlaOftPolicy, count: int = 6) -> Samples:
 )
 def test_a_step_of_ppo_lowers_the_loss_on_its_batch(golden: Path, options: dict[str, Any], lr: float) -> None:
     policy = policy_of(golden, **STATE, **options, sample=True, value_head=True, gradient_checkpointing=True)
-    algorithm = AlgorithmConfig(update_epoch=1, logprob_type="token_level")
+    algorithm = PPO(update_epoch=1, logprob_type="token_level")
     learner = Learner(policy, algorithm, OptimConfig(lr=lr), LearnerConfig(6))
     batch = decisions(policy)
     base = {name: tensor.clone() for name, tensor in policy.network.state_dict().items() if "lora" not in name}
@@ -466,7 +467,7 @@ def test_in_bf16_all_weights_learn_in_float32(golden: Path) -> None:
     policy = policy_of(golden, **STATE, head="tokens", sample=True, precision="bf16", value_head=True)
     assert {p.dtype for p in policy.network.parameters()} == {torch.bfloat16}
     acted = policy.act(observed(3)).extras["log_probs"]
-    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(lr=1e-6), LearnerConfig(3))
+    learner = Learner(policy, PPO(update_epoch=1), OptimConfig(lr=1e-6), LearnerConfig(3))
     assert {p.dtype for p in policy.network.parameters()} == {torch.float32}
     np.testing.assert_allclose(policy.act(observed(3)).extras["log_probs"], acted, atol=0.2)
     before = {name: tensor.clone() for name, tensor in policy.network.state_dict().items()}

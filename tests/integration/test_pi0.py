@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from conftest import goldens
 from manyarms import EpisodeId, cli
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.ppo import PPO
 from manyarms.errors import ConfigError
 from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.demonstrations import Demonstrations
@@ -738,7 +738,7 @@ def samples_of(policy: Pi0Policy, count: int = 6) -> Samples:
 def test_a_step_of_ppo_lowers_the_loss(options: dict[str, Any], folder: Path) -> None:
     policy = policy_of(folder, **{"noise": "flow_sde", "value_head": True, **options})
     before = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
-    learner = Learner(policy, AlgorithmConfig(update_epoch=1), OptimConfig(lr=3e-5), LearnerConfig(6))
+    learner = Learner(policy, PPO(update_epoch=1), OptimConfig(lr=3e-5), LearnerConfig(6))
     samples = samples_of(policy)
     first, second = learner.update(samples, 0), learner.update(samples, 1)
     assert first["actor/ratio"] == pytest.approx(1.0, abs=1e-4)
@@ -804,4 +804,4 @@ def test_the_critic_does_not_pull_at_the_model(folder: Path) -> None:
 
 def test_a_policy_without_noise_is_not_reinforced(folder: Path) -> None:
     with pytest.raises(ConfigError, match="noise: flow_sde"):
-        Learner(policy_of(folder, value_head=True), AlgorithmConfig())
+        Learner(policy_of(folder, value_head=True), PPO())

@@ -12,12 +12,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from manyarms.algorithms.ppo import PPO
 from manyarms.cli.options import parse_pairs
 from manyarms.decoding import MOST_LEVELS, Undecodable, from_json, from_yaml
 from manyarms.errors import ManyarmsError
 from manyarms.learning.checkpoint import CheckpointPolicy, Recipe, load, save
 from manyarms.learning.course import Course, TrainerConfig
-from manyarms.learning.learner import AlgorithmConfig, Learner
+from manyarms.learning.learner import Learner
 from manyarms.learning.settings import from_mapping
 from manyarms.learning.settings import load as load_settings
 from manyarms.learning.variables import shown
@@ -117,7 +118,7 @@ def _levels(value: Any) -> int:
 
 def unplayed() -> Course:
     policy: Any = make_policy("mlp", SPEC, {**OPTIONS, "value_head": True})
-    return Course(Learner(policy, AlgorithmConfig()), ["near"], TrainerConfig(3, 2))
+    return Course(Learner(policy, PPO()), ["near"], TrainerConfig(3, 2))
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from manyarms import cli
+from manyarms.algorithms.ppo import PPO
 from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import CheckpointPolicy, Recipe, load, load_policy, save
 from manyarms.learning.course import Course, TrainerConfig
-from manyarms.learning.learner import AlgorithmConfig, Learner
+from manyarms.learning.learner import Learner
 from manyarms.learning.settings import load as load_settings
 from manyarms.learning.training import train
 from manyarms.policies.registry import make_policy
@@ -30,7 +31,7 @@ OPTIONS = {"chunk": 2, "hidden": 8, "fields": ["position"], "value_head": True}
 def course(iteration: int = 0) -> Course:
     """Return training that has taken a step of its optimiser."""
     policy: Any = make_policy("mlp", SPEC, OPTIONS)
-    learner = Learner(policy, AlgorithmConfig())
+    learner = Learner(policy, PPO())
     for parameter in policy.parameters():
         parameter.grad = torch.ones_like(parameter)
     learner.optimizer.step()

@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from manyarms.algorithms.config import AlgorithmConfig
-from manyarms.algorithms.losses import behaviour_weight
+from manyarms.algorithms.base import Minibatch, clipped_policy_loss
+from manyarms.algorithms.ppo import PPO
 from manyarms.errors import ConfigError
 from manyarms.learning.learner import Learner, LearnerConfig
-from manyarms.learning.objective import Objective, Totals
 from manyarms.learning.samples import Samples
 from manyarms.policies.base import Observations
-from manyarms.policies.heads import Evaluation
 from manyarms.policies.registry import make_policy
 from manyarms.policies.trainable import TrainablePolicy
+from manyarms.rollout import Episode
 from manyarms.simulators.base import Field, Spec
 from manyarms.vector import EpisodeId
 
 SPEC = Spec(observations={"state": Field((3,), "float32")}, actions={"": Field((2,), "float32", -1.0, 1.0)})
-ALGORITHM = AlgorithmConfig(max_staleness=1, update_epoch=2)
+ALGORITHM = PPO(max_staleness=1, update_epoch=2)
 
 
 def policy_of(seed: int) -> TrainablePolicy:
@@ -50,29 +49,62 @@ def samples_of(policy: TrainablePolicy, count: int = 12) -> Samples:
         found.log_probs.numpy(),
         np.ones((count, 2), np.float32),
         rng.normal(size=count).astype(np.float32),
-        np.arange(count),
         rng.normal(size=count).astype(np.float32),
         found.values.numpy(),
     )
 
 
-def loss_of(samples: Samples, log_probs: np.ndarray, algorithm: AlgorithmConfig) -> torch.Tensor:
-    objective = Objective(algorithm, samples, Totals(len(samples), 2.0 * len(samples), 2), torch.device("cpu"))
-    current = torch.from_numpy(log_probs)
-    return objective.loss(Evaluation(current, torch.zeros_like(current), None), None)
+def episode_of(samples: Samples) -> Episode:
+    """An episode of these decisions."""
+    count = len(samples)
+    extras = {"chosen": samples.chosen, "log_probs": samples.log_probs, "values": samples.values}
+    return Episode(
+        EpisodeId(None, 0),
+        "",
+        dict(samples.observations.fields),
+        {"state": samples.observations.fields["state"][-1]},
+        {"": samples.chosen},
+        np.random.default_rng(1).normal(size=(count, 2)),
+        np.full(count, 2),
+        extras,  # type: ignore[arg-type]
+        success=True,
+        terminated=True,
+        truncated=False,
+    )
+
+
+def minibatch(current: Any, old: Any, behavior: Any = None, advantages: Any = 1.0) -> Minibatch:
+    """One decision of as many actions as there are log-probabilities, of one number each."""
+    log_probs = torch.as_tensor(current)[None]
+    count = float(log_probs.shape[1])
+    return Minibatch(
+        advantages=torch.as_tensor(advantages).expand_as(log_probs),
+        log_probs=log_probs,
+        old_log_probs=torch.as_tensor(old)[None],
+        behavior_log_probs=None if behavior is None else torch.as_tensor(behavior)[None],
+        reference_log_probs=None,
+        entropy=torch.zeros_like(log_probs),
+        values=None,
+        old_values=None,
+        returns=None,
+        mask=torch.ones_like(log_probs),
+        counts=(1.0, count, count),
+    )
 
 
 def test_the_weight_is_how_much_likelier_an_action_became_up_to_a_bound() -> None:
-    proximal, behaviour = torch.log(torch.tensor([0.2, 0.6, 0.1])), torch.log(torch.tensor([0.2, 0.1, 0.4]))
-    proximal.requires_grad_()
-    weight = behaviour_weight(proximal, behaviour, 2.0)
-    assert weight.tolist() == pytest.approx([1.0, 2.0, 0.25])
-    assert not weight.requires_grad
+    old, behavior = torch.log(torch.tensor([0.2, 0.6, 0.1])), torch.log(torch.tensor([0.2, 0.1, 0.4]))
+    old.requires_grad_()
+    found = clipped_policy_loss(minibatch(old.detach(), old, behavior), 0.2, 0.2, behavior_cap=2.0)
+    # weights of 1, 6 held to 2, and 0.25; the ratio to the policy that the update began with is 1
+    assert float(found.value.detach()) == pytest.approx(-(1.0 + 2.0 + 0.25) / 3)
+    assert float(found.metrics["actor/behave_weight"]) == pytest.approx((1.0 + 2.0 + 0.25) / 3)
+    assert not found.metrics["actor/behave_weight"].requires_grad
 
 
 def test_with_weights_that_did_not_change_it_is_ppo_to_the_last_bit() -> None:
     fresh = samples_of(policy_of(0))
-    stale = replace(fresh, proximal=fresh.log_probs)
+    stale = replace(fresh, old_log_probs=fresh.log_probs)
     learnt = {}
     for name, samples in (("plain", fresh), ("decoupled", stale)):
         learner = Learner(policy_of(0), ALGORITHM, config=LearnerConfig(global_batch_size=4))
@@ -85,42 +117,45 @@ def test_with_weights_that_did_not_change_it_is_ppo_to_the_last_bit() -> None:
 
 
 def test_the_clipped_ratio_is_to_the_policy_that_the_update_begins_with() -> None:
-    algorithm = AlgorithmConfig(max_staleness=1, logprob_type="token_level", clip_ratio_low=0.1, clip_ratio_high=0.1)
-    samples = replace(
-        samples_of(policy_of(0), 1), mask=np.ones((1, 2), np.float32), advantages=np.ones(1, np.float32), returns=None
-    )
-    behaviour = np.zeros((1, 2, 2), np.float32)
-    proximal = np.full((1, 2, 2), np.log(1.5), np.float32)
-    current = np.full((1, 2, 2), np.log(3.0), np.float32)
-    samples = replace(samples, log_probs=behaviour, proximal=proximal, values=None)
+    behavior, old = torch.zeros(2), torch.full((2,), np.log(1.5))
+    current = torch.full((2,), np.log(3.0))
     # ρ = 3 / 1.5, held to 1.1; w = 1.5: L = -1.5 · 1.1
-    assert float(loss_of(samples, current, algorithm)) == pytest.approx(-1.65)
-    # Against the policy that played, it would be -1.1.
-    assert float(loss_of(replace(samples, proximal=None), current, algorithm)) == pytest.approx(-1.1)
-    # ρ = 1.05, which is not held back, though the policy that played is further away: L = -1.5 · 1.05
-    current = np.full((1, 2, 2), np.log(1.5 * 1.05), np.float32)
-    assert float(loss_of(samples, current, algorithm)) == pytest.approx(-1.575)
+    assert float(clipped_policy_loss(minibatch(current, old, behavior), 0.1, 0.1).value) == pytest.approx(-1.65)
+    # Against the policy that acted, it would be -1.1.
+    assert float(clipped_policy_loss(minibatch(current, behavior), 0.1, 0.1).value) == pytest.approx(-1.1)
+    # ρ = 1.05, which is not held back, though the policy that acted is further away: L = -1.5 · 1.05
+    current = torch.full((2,), np.log(1.5 * 1.05))
+    assert float(clipped_policy_loss(minibatch(current, old, behavior), 0.1, 0.1).value) == pytest.approx(-1.575)
 
 
-def test_a_learner_judges_anew_what_older_weights_chose() -> None:
-    old = samples_of(policy_of(0))
-    learner = Learner(policy_of(1), ALGORITHM, config=LearnerConfig(micro_batch_size=5))
-    anew = learner.judge_anew(old)
+def test_a_learner_recomputes_what_older_weights_chose() -> None:
+    seen: dict[str, Minibatch] = {}
+
+    class Watching(PPO):
+        def loss(self, batch: Minibatch) -> Any:
+            seen.setdefault("batch", batch)
+            return super().loss(batch)
+
+    newer = policy_of(1)
+    learner = Learner(newer, Watching(max_staleness=1, update_epoch=1), config=LearnerConfig(1000, micro_batch_size=5))
+    episode = episode_of(samples_of(policy_of(0), 6))
+    samples, layout, _ = learner.prepare([(0, episode)], stale=True)
     with torch.no_grad():
-        wanted = learner.policy.evaluate(old.observations, old.chosen).log_probs.numpy()
-    assert anew.proximal is not None
-    np.testing.assert_allclose(anew.proximal, wanted, rtol=1e-5)
-    assert not np.allclose(anew.proximal, old.log_probs)
-    metrics = learner.update(anew, 0)
+        wanted = newer.evaluate(samples.observations, samples.chosen).log_probs.numpy()
+    assert samples.old_log_probs is not None
+    np.testing.assert_allclose(samples.old_log_probs, wanted, rtol=1e-5)
+    assert not np.allclose(samples.old_log_probs, samples.log_probs)
+    metrics = learner.update(samples, 0, layout=layout)
     assert metrics["actor/behave_weight"] != 1.0
+    assert float(seen["batch"].log_probs.sub(seen["batch"].old_log_probs).abs().max()) < 1e-5, "it is not stale to it"
 
 
 def test_what_does_not_fit_is_refused() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"max_staleness": -1}, "as fresh as can be"),
+        ({"max_staleness": -1}, "0 or more, got -1"),
         ({"behave_weight_threshold": 3.0}, "max_staleness is 0"),
-        ({"behave_weight_threshold": 0.5, "max_staleness": 1}, "1 at least"),
+        ({"behave_weight_threshold": 0.5, "max_staleness": 1}, "at least 1"),
     ]
     for wrong, says in refused:
         with pytest.raises(ConfigError, match=says):
-            AlgorithmConfig(**wrong)
+            PPO(**wrong)

@@ -13,6 +13,7 @@ import pytest
 
 from clusters import placed
 from manyarms.errors import ConfigError, LearningError, StartError
+from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.config import ClusterSettings
 from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.settings import Settings, from_mapping
@@ -318,8 +319,8 @@ class RolloutsStandIn:
         pass
 
     def answer(self, asked: Asked, answer: Any = None) -> None:
-        outcome: Any = SimpleNamespace(length=4, earned=1.0)
-        report = Report(0, [outcome] * (len(asked.refs) - 1), 1.0, 0.5, 0.0, 9)
+        summary = EpisodeSummary("", success=False, total_reward=1.0, length=4)
+        report = Report(0, [summary] * (len(asked.refs) - 1), 1.0, 0.5, 0.0, 9)
         asked.refs[0].answer, asked.refs[0].there = report if answer is None else answer, True
 
 

@@ -14,8 +14,11 @@ import yaml
 
 from conftest import REPOSITORY
 from manyarms import cli
+from manyarms.algorithms.grpo import GRPO
+from manyarms.algorithms.ppo import PPO
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName
 from manyarms.learning.config import TrainConfig
+from manyarms.learning.plan import plan
 from manyarms.learning.settings import load, recipes
 from training import CONFIG, written
 
@@ -49,6 +52,7 @@ def test_what_is_printed_can_be_given_back(tmp_path: Path, capsys: pytest.Captur
 def test_words_on_the_command_line_win_and_may_refer_to_others(tmp_path: Path) -> None:
     words = ["algorithm.gamma=0.5", "actor.seed=3", "env.train.seed=${actor.seed}", "env.train.tasks=[near, far]"]
     config = load(written(tmp_path), words).config
+    assert isinstance(config.algorithm, PPO)
     assert (config.algorithm.gamma, config.actor.seed, config.train.seed) == (0.5, 3, 3)
     assert config.train.tasks == ("near", "far")
     assert config.runner.logger.experiment_name == "walk"
@@ -75,7 +79,12 @@ def test_what_evaluation_leaves_out_is_as_in_training(tmp_path: Path) -> None:
         ("actor.seed=${nowhere}", ConfigError, "nowhere"),
         ("algorithm", ConfigError, "key=value"),
         ("=3", ConfigError, "key=value"),
-        ("algorithm.group_size=4", ConfigError, "group_size would do nothing"),
+        ("algorithm={adv_type: grpo, group_size: 1}", ConfigError, "group_size must be at least 2"),
+        ("algorithm={adv_type: rloo, loss_type: actor_critic}", ConfigError, "rloo has no critic"),
+        ("algorithm.loss_type=actor", ConfigError, "gae needs a critic"),
+        ("algorithm.adv_type=gpro", ConfigError, "did you mean grpo"),
+        ("algorithm.adv_type=[grpo]", ConfigError, "choose from"),
+        ("algorithm={adv_type: dapo, overlong_bufer: 3}", UnknownName, "did you mean overlong_buffer"),
         ("runner.task_type=reasoning", ConfigError, "embodied"),
         ("runner.max_epochs=3", ConfigError, "max_steps: -1"),
         ("runner.max_steps=0", ConfigError, "nothing would be learnt"),
@@ -84,8 +93,8 @@ def test_what_evaluation_leaves_out_is_as_in_training(tmp_path: Path) -> None:
         ("env.train.simulator=null", ConfigError, "simulator is missing"),
         ("env.train.simulators=[tabletop]", ConfigError, "begin each with `- simulator:`"),
         ("actor.training_backend=megatron", ConfigError, "ddp or fsdp"),
-        ("algorithm.filter_rewards=true", ConfigError, "filter_rewards"),
-        ("algorithm.rewards_lower_bound=0.1", ConfigError, "only work together"),
+        ("algorithm={adv_type: grpo, filter_rewards: true}", ConfigError, "filter_rewards"),
+        ("algorithm={adv_type: grpo, rewards_lower_bound: 0.1}", ConfigError, "only work together"),
         ("algorithm.reward_type=action_level", ConfigError, "logprob_type"),
         ("algorithm.reward_type=token_level", ConfigError, "action_level"),
         ("env.train.options=[]", ConfigError, "env.train.options is of type dict"),
@@ -117,6 +126,35 @@ def test_what_cannot_be_is_refused_in_words(word: str, kind: type[ManyarmsError]
     with pytest.raises(kind) as caught:
         load(written(tmp_path), [word])
     assert says in str(caught.value)
+
+
+def test_settings_of_other_algorithms_are_dropped_and_told_where_they_were_chosen(tmp_path: Path) -> None:
+    """RLinf's files, and every config.yaml that was written before, hold those of all algorithms."""
+    words = ["algorithm.adv_type=grpo", "algorithm.group_size=4", "algorithm.loss_type=actor"]
+    found = load(written(tmp_path), [*words, "algorithm.gamma=0.99", "algorithm.value_clip=null"])
+    assert found.warnings == ()
+    assert isinstance(found.config.algorithm, GRPO)
+    found = load(written(tmp_path), [*words, "algorithm.gamma=0.5", "algorithm.value_clip=0.2"])
+    assert sorted(found.warnings) == [f"algorithm.{key} has no effect with grpo" for key in ("gamma", "value_clip")]
+    assert "gamma" not in found.text
+    again = load(written(tmp_path, found.text))
+    assert again.config == found.config
+    assert load(written(tmp_path), ["algorithm.group_size=1"]).warnings == (), "no groups is what it has"
+    assert load(written(tmp_path), ["algorithm.group_size=4"]).warnings == (
+        "algorithm.group_size has no effect with gae",
+    )
+
+
+class Plain(PPO):
+    """An algorithm of one's own, for the test below."""
+
+
+def test_a_config_may_name_an_algorithm_of_ones_own(tmp_path: Path) -> None:
+    found = load(written(tmp_path), [f"algorithm.adv_type={__name__}:Plain", "algorithm.gamma=0.5"])
+    assert type(found.config.algorithm) is Plain
+    assert found.config.algorithm.gamma == 0.5
+    assert f"adv_type: {__name__}:Plain" in found.text
+    assert f"{__name__}:Plain" in dict(plan(found.config))["runs code from"].split(", ")
 
 
 def test_a_value_of_another_type_is_told_the_type(tmp_path: Path) -> None:

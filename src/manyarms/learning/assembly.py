@@ -130,7 +130,7 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
         "sample": True,
         "deterministic": rollout.deterministic,
         "batch_size": rollout.batch_size or stage,
-        **({"value_head": True, "value_type": config.algorithm.reward_type} if config.value_head else {}),
+        **({"value_head": True, "value_type": config.algorithm.critic or "chunk_level"} if config.value_head else {}),
         **model.of_checkpoint,
         **model.options,
     }

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyarms.algorithms.bc import cloning_loss
 from manyarms.errors import ConfigError
 from manyarms.learning.adamw import AdamW
 from manyarms.learning.demonstrations import Demonstrations
@@ -61,7 +60,9 @@ def _loss(policy: TrainablePolicy, examples: Demonstrations, index: np.ndarray) 
     if own is not None:
         return own
     found = policy.evaluate(observations, policy.choice_of(actions))
-    return cloning_loss(found.log_probs, torch.from_numpy(mask).to(found.log_probs.device))
+    executed = torch.from_numpy(mask).to(found.log_probs.device)[..., None].expand_as(found.log_probs)
+    # L = -mean log π(a | s), over the numbers of all actions that were demonstrated
+    return -((found.log_probs * executed).sum() / executed.sum().clamp(min=1))
 
 
 def _batches(count: int, config: CloningConfig) -> Iterator[np.ndarray]:

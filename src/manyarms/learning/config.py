@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.base import Algorithm
+from manyarms.algorithms.ppo import PPO
 from manyarms.errors import ConfigError
 from manyarms.learning.cloning import CloningConfig
 from manyarms.learning.learner import OptimConfig
@@ -295,14 +296,6 @@ class CloningSettings(CloningConfig):
         return bool(self.episodes or self.demonstrations)
 
 
-@dataclass(frozen=True)
-class AlgorithmSettings(AlgorithmConfig):
-    """An algorithm, and how much it plays before each update."""
-
-    episodes_per_step: int | None = None
-    """Episodes an update; default: env.train.total_num_envs times env.train.rollout_epoch."""
-
-
 WEIGHT_SYNCS = ("auto", "object_store", "broadcast")
 
 
@@ -344,7 +337,8 @@ class TrainConfig:
     """A training run."""
 
     runner: RunnerSettings = field(default_factory=RunnerSettings)
-    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    algorithm: Algorithm = field(default_factory=PPO)
+    """Of the class that `adv_type` names; its settings are those of the class."""
     env: EnvsSettings = field(default_factory=EnvsSettings)
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     actor: ActorSettings = field(default_factory=ActorSettings)
@@ -396,7 +390,7 @@ class TrainConfig:
 
     @property
     def seeds(self) -> tuple[int, int]:
-        """The first seed of training, and one more than the last, if no group is played in vain."""
+        """The first seed of training, and one more than the last, if no group is rejected."""
         first = self.train.seed or 0
         starts = self.runner.updates * self.episodes_per_step // self.algorithm.group_size
         return first, first + -(-starts // max(1, len(self.train.tasks)))
@@ -404,7 +398,7 @@ class TrainConfig:
     @property
     def value_head(self) -> bool:
         wanted = self.actor.model.add_value_head
-        return self.algorithm.loss_type == "actor_critic" if wanted is None else wanted
+        return self.algorithm.critic is not None if wanted is None else wanted
 
 
 def _filled(settings: EnvSettings, defaults: EnvSettings) -> EnvSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyarms.algorithms.config import AlgorithmConfig
+from manyarms.algorithms.base import Algorithm, Minibatch, Targets, at_level
 from manyarms.errors import ConfigError, LearningError
 from manyarms.learning.adamw import AdamW
-from manyarms.learning.objective import Objective, Totals
 from manyarms.learning.parallel import ParallelPolicy, local_tensor, whole_tensor
 from manyarms.learning.ranks import Ranks
-from manyarms.learning.samples import Samples, shuffled
+from manyarms.learning.samples import Gathered, Layout, Samples, final_observations_of, gather, samples_from, shuffled
+from manyarms.policies.heads import Evaluation
 from manyarms.policies.trainable import TrainablePolicy
+from manyarms.rollout import Episode
 
 #: From how much of training is over to the share of the learning rate that is left.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -57,7 +58,7 @@ class LearnerConfig:
     """How a batch is cut up."""
 
     global_batch_size: int = 256
-    """Decisions a step of the optimiser."""
+    """Decisions per optimiser step."""
     micro_batch_size: int | None = None
     """Decisions in memory at once; default: all of a step's."""
     seed: int = 0
@@ -75,7 +76,7 @@ class Learner:
     def __init__(
         self,
         policy: TrainablePolicy,
-        algorithm: AlgorithmConfig,
+        algorithm: Algorithm,
         optim: OptimConfig | None = None,
         config: LearnerConfig | None = None,
         reference: TrainablePolicy | None = None,
@@ -107,27 +108,62 @@ class Learner:
             group["first_lr"] = group["lr"]
         return groups
 
-    def judge_anew(self, samples: Samples) -> Samples:
-        """Add what the policy makes now of actions that older weights chose: decoupled PPO needs both."""
+    def prepare(
+        self,
+        episodes: Sequence[tuple[int, Episode]],
+        time_limit: float = math.inf,
+        filler: Episode | None = None,
+        *,
+        stale: bool = False,
+    ) -> tuple[Samples, Layout, dict[str, float]]:
+        """Return what this rank's episodes teach, where it lies among what all ranks have, and what to log of it.
+
+        Each episode comes with its place in the schedule of all ranks; a rank without any takes `filler` along without
+        effect. `stale`: older weights than these have acted. Every rank has to call this.
+        """
+        own = [episode for _, episode in episodes]
+        gathered = gather(episodes, self._final_values(own), time_limit, self.ranks)
+        targets = self.algorithm.targets(gathered.episodes)
+        samples = samples_from(gathered, targets, own, filler)
+        if stale:
+            samples = self._with_old_log_probs(samples)
+        return samples, gathered.layout, _summary(gathered, targets)
+
+    def _final_values(self, episodes: Sequence[Episode]) -> np.ndarray | None:
+        """Return what the critic makes of the last frames: [E]."""
+        if self.algorithm.critic is None:
+            return None
+        with self.parallel.whole():
+            values = self.policy.values_of(final_observations_of(episodes))
+        # At action level, what follows the last frame is worth what its first action would be.
+        return values if values.ndim == 1 else values[:, 0]
+
+    def _with_old_log_probs(self, samples: Samples) -> Samples:
+        """Add the log-probabilities that the policy gives now to actions that older weights chose."""
         size = self.config.micro_batch_size or self.config.global_batch_size
         parts = []
         with torch.no_grad(), self.parallel.whole():
             for start in range(0, len(samples), size):
-                part = samples.pick(np.arange(start, min(start + size, len(samples))))
+                part = samples.rows(np.arange(start, min(start + size, len(samples))))
                 parts.append(self.policy.evaluate(part.observations, part.chosen).log_probs.float().cpu().numpy())
-        return replace(samples, proximal=np.concatenate(parts))
+        return replace(samples, old_log_probs=np.concatenate(parts))
 
-    def update(self, samples: Samples, iteration: int, progress: float = 0.0) -> dict[str, float]:
-        """Learn from a batch; return the means of what people watch. `progress` is how much of training is over."""
+    def update(
+        self, samples: Samples, iteration: int, progress: float = 0.0, layout: Layout | None = None
+    ) -> dict[str, float]:
+        """Learn from this rank's samples; return the means of what is logged.
+
+        `progress` is the fraction of training that is over; `layout` says what the other ranks learn from.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = group["first_lr"] * _SCHEDULES[self.optim.schedule](progress)
         self.policy.train()
-        layout = _Layout(samples, self.ranks)
+        layout = samples.layout(self.ranks) if layout is None else layout
         means: list[dict[str, float]] = []
         for epoch in range(self.algorithm.update_epoch):
             seed = (self.config.seed, iteration, epoch)
-            batches = shuffled(layout.count, self.config.global_batch_size, seed)
-            means += self._together([self._step(samples, layout, index) for index in batches])
+            minibatches = shuffled(len(layout), self.config.global_batch_size, seed)
+            means += self._sum_over_ranks([self._step(samples, layout, index) for index in minibatches])
             if self.algorithm.target_kl is not None and means[-1]["actor/approx_kl"] > self.algorithm.target_kl:
                 break
         self.policy.eval()
@@ -135,23 +171,51 @@ class Learner:
         metrics["actor/lr"] = float(self.optimizer.param_groups[0]["lr"])
         return metrics
 
-    def _step(self, samples: Samples, layout: _Layout, index: np.ndarray) -> dict[str, Tensor]:
-        """Take one step of the optimiser for a minibatch of all ranks; return this rank's share of its means."""
+    def _step(self, samples: Samples, layout: Layout, index: np.ndarray) -> dict[str, Tensor]:
+        """Take one optimiser step for a minibatch of all ranks; return this rank's share of its means."""
         self.optimizer.zero_grad(set_to_none=True)
-        totals = Totals(float(len(index)), layout.actions(index), samples.log_probs.shape[-1])
-        parts = layout.parts(index, self.config.micro_batch_size)
+        actions = float(layout.actions[index].sum())
+        counts = (float(len(index)), actions, actions * samples.log_probs.shape[-1])
+        parts = layout.micro_batches(index, self.config.micro_batch_size)
         shares: dict[str, Tensor] = {}
-        for i, (rows, real) in enumerate(parts):
-            part = samples.pick(rows) if real else samples.pick(rows).without_effect()
+        for i, (rows, is_filler) in enumerate(parts):
+            part = samples.rows(rows).without_effect() if is_filler else samples.rows(rows)
             with self.parallel.adding_up(last=i == len(parts) - 1):
-                objective = Objective(self.algorithm, part, totals, self.policy.device)
                 found = self.parallel.evaluate(part.observations, part.chosen)
-                loss = objective.loss(found, self._reference_log_probs(part))
-                # Ranks' gradients are averaged, but their losses are shares of one mean: they have to be added up.
-                (loss * self.ranks.world).backward()
-            for name, value in objective.metrics.items():
+                loss = self.algorithm.loss(self._minibatch(part, found, counts))
+                # Ranks' gradients are averaged, but their losses are shares of one mean: they have to be summed.
+                (loss.value * self.ranks.world).backward()
+            for name, value in {**loss.metrics, "actor/loss": loss.value.detach()}.items():
                 shares[name] = shares[name] + value if name in shares else value
         return {**shares, "actor/grad_norm": self._apply_gradients()}
+
+    def _minibatch(self, part: Samples, found: Evaluation, counts: tuple[float, float, float]) -> Minibatch:
+        """Bring a part of a minibatch to the device, and what an algorithm sees of it to its level."""
+        mask = self._tensor(part.mask)
+
+        def ratios_of(log_probs: Tensor) -> Tensor:
+            return at_level(log_probs, mask, self.algorithm.logprob_type)
+
+        acted, current = ratios_of(self._tensor(part.log_probs)), ratios_of(found.log_probs)
+        old = None if part.old_log_probs is None else ratios_of(self._tensor(part.old_log_probs))
+        reference = self._reference_log_probs(part)
+        advantages = self._tensor(part.advantages)
+        return Minibatch(
+            advantages=advantages[(..., *[None] * (current.dim() - advantages.dim()))].expand_as(current),
+            log_probs=current,
+            old_log_probs=acted if old is None else old,
+            behavior_log_probs=None if old is None else acted,
+            reference_log_probs=None if reference is None else ratios_of(reference),
+            entropy=at_level(found.entropy, mask, self.algorithm.entropy_type),
+            values=found.values,
+            old_values=None if part.values is None else self._tensor(part.values),
+            returns=None if part.returns is None else self._tensor(part.returns),
+            mask=mask,
+            counts=counts,
+        )
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.policy.device)
 
     def _reference_log_probs(self, part: Samples) -> Tensor | None:
         if self.reference is None or not self.algorithm.kl_beta:
@@ -171,8 +235,8 @@ class Learner:
         self.steps += 1
         return norm / self.ranks.world
 
-    def _together(self, steps: list[dict[str, Tensor]]) -> list[dict[str, float]]:
-        """Add up the ranks' shares of every step's means."""
+    def _sum_over_ranks(self, steps: list[dict[str, Tensor]]) -> list[dict[str, float]]:
+        """Sum the ranks' shares of every step's means."""
         names = list(steps[0])
         shares = torch.stack([torch.stack([step[name].float() for name in names]) for step in steps])
         totals = self.ranks.add_up(shares.flatten().tolist())
@@ -190,41 +254,28 @@ class Learner:
         return f"the gradient's norm is not finite after {self.steps} steps"
 
 
-class _Layout:
-    """Where this rank's decisions lie among those of all ranks: minibatches are drawn from all of them together.
+def _summary(gathered: Gathered, targets: Targets) -> dict[str, float]:
+    """Return the mean advantage of all ranks' decisions or actions, and how much of the returns the critic foresaw."""
+    advantages = gathered.per_decision(targets.advantages)
+    executed = gathered.mask if advantages.ndim == 2 else slice(None)
+    metrics = {"rollout/advantages_mean": float(advantages[executed].mean())}
+    if targets.returns is not None and gathered.episodes.values is not None:
+        returns = gathered.per_decision(targets.returns)[executed]
+        values = gathered.per_decision(gathered.episodes.values)[executed]
+        metrics["rollout/returns_mean"] = float(returns.mean())
+        metrics["critic/explained_variance"] = explained_variance(returns, values)
+    return metrics
 
-    Nothing has to be moved: each rank computes its own part of every minibatch. So what is learnt does not depend on
-    how many ranks there are.
-    """
 
-    def __init__(self, samples: Samples, ranks: Ranks) -> None:
-        everyone = ranks.gather((samples.places, samples.mask.sum(1)[: len(samples.places)]))
-        self._rank = ranks.rank
-        self.count = sum(len(places) for places, _ in everyone)
-        self._actions = np.zeros(self.count)
-        self._owner = np.zeros(self.count, np.int64)
-        self._row = np.zeros(self.count, np.int64)
-        for rank, (places, actions) in enumerate(everyone):
-            self._actions[places], self._owner[places] = actions, rank
-            self._row[places] = np.arange(len(places))
-        self._world = ranks.world
-
-    def actions(self, index: np.ndarray) -> float:
-        """Return how many actions some decisions took."""
-        return float(self._actions[index].sum())
-
-    def parts(self, index: np.ndarray, size: int | None) -> list[tuple[np.ndarray, bool]]:
-        """Return this rank's rows of a minibatch in parts, as many on every rank; False: a part only to keep step."""
-        owned = [int((self._owner[index] == rank).sum()) for rank in range(self._world)]
-        size = size or max(owned)
-        rows = self._row[index[self._owner[index] == self._rank]]
-        parts = [(rows[start : start + size], True) for start in range(0, len(rows), size)]
-        idle = [(np.zeros(1, np.int64), False)] * (-(-max(owned) // size) - len(parts))
-        return parts + idle
+def explained_variance(returns: np.ndarray, values: np.ndarray) -> float:
+    """Return how much of the returns' variance the critic foresaw: 1 all, 0 none, below 0 worse than a constant."""
+    # 1 - Var(R - V) / Var(R)
+    variance = float(returns.var())
+    return 1.0 - float((returns - values).var()) / variance if variance > 0 else 0.0
 
 
 def _check_fit(
-    policy: TrainablePolicy, algorithm: AlgorithmConfig, optim: OptimConfig, reference: TrainablePolicy | None
+    policy: TrainablePolicy, algorithm: Algorithm, optim: OptimConfig, reference: TrainablePolicy | None
 ) -> None:
     """Refuse what cannot work together, or would do nothing."""
     if not policy.explores:
@@ -232,16 +283,16 @@ def _check_fit(
             "this policy draws nothing whose probability it could tell",
             do="let it explore (pi0: noise: flow_sde; openvla_oft: sample: true)",
         )
-    if algorithm.loss_type == "actor_critic" and policy.value is None:
-        raise ConfigError("an actor-critic loss needs a policy with a value head", do="value_head: true")
-    if algorithm.loss_type == "actor" and policy.value is not None:
+    if algorithm.critic is not None and policy.value is None:
+        raise ConfigError(f"{algorithm.adv_type} needs a policy with a value head", do="value_head: true")
+    if algorithm.critic is None and policy.value is not None:
         raise ConfigError(f"{algorithm.adv_type} uses no critic: value_head would do nothing", do="value_head: false")
-    if policy.value is not None and policy.config.value_type != algorithm.reward_type:
+    if policy.value is not None and policy.config.value_type != algorithm.critic:
         raise ConfigError(
-            f"reward_type is {algorithm.reward_type}, but the policy's values are {policy.config.value_type}",
-            do=f"value_type: {algorithm.reward_type}",
+            f"reward_type is {algorithm.critic}, but the policy's values are {policy.config.value_type}",
+            do=f"value_type: {algorithm.critic}",
         )
-    if algorithm.loss_type == "actor" and (optim.value_lr is not None or optim.critic_warmup_steps):
+    if algorithm.critic is None and (optim.value_lr is not None or optim.critic_warmup_steps):
         raise ConfigError("there is no critic: value_lr and critic_warmup_steps would do nothing", do="leave them out")
     if algorithm.kl_beta and reference is None:
         raise ConfigError("kl_beta needs a reference policy")

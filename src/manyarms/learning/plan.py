@@ -49,7 +49,7 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
 
 def _code(config: TrainConfig) -> list[str]:
     """Return modules, files and interpreters that a config has run, beside those of ours and of installed plug-ins."""
-    named: list[str | None] = [config.actor.model.model_type, config.cloning.expert]
+    named: list[str | None] = [config.actor.model.model_type, config.cloning.expert, config.algorithm.adv_type]
     started: list[str | None] = []
     for env in (config.train, config.eval):
         named += [env.simulator, *env.tasks]
@@ -63,7 +63,7 @@ def _code(config: TrainConfig) -> list[str]:
 
 def _update(config: TrainConfig) -> str:
     algorithm, episodes = config.algorithm, config.episodes_per_step
-    if algorithm.grouped:
+    if algorithm.group_size > 1:
         return f"{episodes // algorithm.group_size} groups of {algorithm.group_size} episodes that begin alike"
     return f"{episodes} episodes"
 

@@ -1,35 +1,74 @@
-"""Decisions of many episodes in one batch, ready to learn from."""
+"""Decisions of many episodes, ready to learn from, and where they lie among those of all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from manyarms.algorithms.base import Episodes, Targets
 from manyarms.errors import ConfigError
+from manyarms.learning.ranks import Ranks
 from manyarms.policies.base import Observations
 from manyarms.rollout import Episode
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Where the decisions of all ranks lie, in schedule order: minibatches are drawn from all of them together.
+
+    Nothing has to be moved: each rank computes its own part of every minibatch. So what is learnt does not depend on
+    how many ranks there are.
+    """
+
+    owner: np.ndarray  # [N] rank that holds a decision
+    actions: np.ndarray  # [N] actions executed
+    ranks: Ranks
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    @property
+    def is_own(self) -> np.ndarray:  # [N]
+        return self.owner == self.ranks.rank
+
+    @cached_property
+    def _row(self) -> np.ndarray:  # [N] of a decision of this rank, its row in this rank's samples
+        return np.cumsum(self.is_own) - 1
+
+    def micro_batches(self, index: np.ndarray, size: int | None) -> list[tuple[np.ndarray, bool]]:
+        """Return this rank's rows of a minibatch of decisions in parts, as many on every rank.
+
+        True: a filler without effect, because DDP and FSDP need every rank in every pass.
+        """
+        owner = self.owner[index]
+        most = int(np.bincount(owner, minlength=self.ranks.world).max())
+        size = size or most
+        rows = self._row[index[owner == self.ranks.rank]]
+        parts = [(rows[start : start + size], False) for start in range(0, len(rows), size)]
+        return parts + [(np.zeros(1, np.int64), True)] * (-(-most // size) - len(parts))
+
+
+@dataclass(frozen=True)
 class Samples:
-    """N decisions: what was seen, what was chosen, and how good it was."""
+    """N decisions of this rank: what was seen, what was chosen, and how good it was."""
 
     observations: Observations
     chosen: np.ndarray  # [N, K, …]
-    log_probs: np.ndarray  # [N, K, A], of the policy that chose
-    mask: np.ndarray  # [N, K], which actions were taken
+    log_probs: np.ndarray  # [N, K, A], of the policy that acted
+    mask: np.ndarray  # [N, K], 1 where an action was executed
     advantages: np.ndarray  # [N], or [N, K] where every action has its own
-    places: np.ndarray  # [N], where each stands among the decisions of all ranks; [0]: none of these counts
-    returns: np.ndarray | None = None  # like advantages
-    values: np.ndarray | None = None  # like advantages, of the critic that judged then
-    proximal: np.ndarray | None = None  # like log_probs, of the policy that an update begins with; None: the same one
+    returns: np.ndarray | None = None  # like values
+    values: np.ndarray | None = None  # [N] or [N, K], estimates when it acted
+    old_log_probs: np.ndarray | None = None  # like log_probs, of the policy that the update begins with; None: the same
 
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def pick(self, index: np.ndarray) -> Samples:
+    def rows(self, index: np.ndarray) -> Samples:
         """Return some of them."""
         return Samples(
             self.observations.rows(index),
@@ -37,15 +76,19 @@ class Samples:
             self.log_probs[index],
             self.mask[index],
             self.advantages[index],
-            self.places[index] if len(self.places) else self.places,
             None if self.returns is None else self.returns[index],
             None if self.values is None else self.values[index],
-            None if self.proximal is None else self.proximal[index],
+            None if self.old_log_probs is None else self.old_log_probs[index],
         )
 
     def without_effect(self) -> Samples:
-        """Return the same decisions as if nothing had been done: their loss and its gradient are 0."""
+        """Return the same decisions as if no action had been executed: their loss and its gradient are 0."""
         return replace(self, mask=np.zeros_like(self.mask))
+
+    def layout(self, ranks: Ranks | None = None) -> Layout:
+        """Return the layout of an update in which nobody else has any."""
+        ranks = ranks or Ranks()
+        return Layout(np.full(len(self), ranks.rank), self.mask.sum(1), ranks)
 
 
 def observations_of(episodes: Sequence[Episode]) -> Observations:
@@ -69,13 +112,75 @@ def final_observations_of(episodes: Sequence[Episode]) -> Observations:
     )
 
 
-def gathered(
-    episodes: Sequence[Episode],
-    advantages: Sequence[np.ndarray],
-    returns: Sequence[np.ndarray] | None = None,
-    places: np.ndarray | None = None,
-) -> Samples:
-    """Put episodes and the advantages of their decisions into one batch; `places` default to the order they are in."""
+# -- the numbers of all ranks -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The numbers of all ranks' episodes in schedule order: the same on every rank."""
+
+    episodes: Episodes
+    owner: np.ndarray  # [E] rank that holds an episode
+    decisions: np.ndarray  # [E] decisions of each
+    ranks: Ranks
+
+    @cached_property
+    def index(self) -> tuple[np.ndarray, np.ndarray]:
+        """Episode and place in it of every decision: [N], [N]."""
+        episode = np.repeat(np.arange(len(self.decisions)), self.decisions)
+        first = np.repeat(np.cumsum(self.decisions) - self.decisions, self.decisions)
+        return episode, np.arange(len(episode)) - first
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.owner[self.index[0]], self.mask.sum(1), self.ranks)
+
+    @property
+    def mask(self) -> np.ndarray:  # [N, K]
+        return self.per_decision(self.episodes.mask)
+
+    def per_decision(self, x: np.ndarray) -> np.ndarray:
+        """Return [N] or [N, K] of x, which is per episode [E], per decision [E, T] or per action [E, T, K]."""
+        episode, place = self.index
+        return x[episode] if x.ndim == 1 else x[episode, place]
+
+
+def gather(
+    own: Sequence[tuple[int, Episode]], final_values: np.ndarray | None, max_steps: float, ranks: Ranks
+) -> Gathered:
+    """Exchange rewards, masks, values and endings of all ranks' episodes; `own` have their places in the schedule."""
+    finals = [None] * len(own) if final_values is None else final_values.tolist()
+    mine = [
+        (place, e.rewards, e.num_steps, e.extras.get("values"), final, e.terminated, e.success)
+        for (place, e), final in zip(own, finals, strict=True)
+    ]
+    found = [(one, rank) for rank, part in enumerate(ranks.gather(mine)) for one in part]
+    found.sort(key=lambda pair: pair[0][0])
+    _, rewards, steps, values, final, terminated, success = zip(*(one for one, _ in found), strict=True)
+    longest, width = max(map(len, steps)), max(part.shape[1] for part in rewards)
+    episodes = Episodes(
+        _padded(rewards, (longest, width)),
+        _padded([np.arange(width) < part[:, None] for part in steps], (longest, width)),
+        np.array(terminated),
+        np.array(success),
+        np.full(len(found), max_steps),
+        None if values[0] is None else _padded(values, (longest, *values[0].shape[1:])),
+        None if final[0] is None else np.array(final),
+    )
+    return Gathered(episodes, np.array([rank for _, rank in found]), np.array([len(part) for part in steps]), ranks)
+
+
+def _padded(parts: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Stack arrays of up to `shape`, with zeros (False) where they are smaller."""
+    whole = np.zeros((len(parts), *shape), parts[0].dtype)
+    for i, part in enumerate(parts):
+        whole[(i, *map(slice, part.shape))] = part
+    return whole
+
+
+def samples_from(gathered: Gathered, targets: Targets, own: Sequence[Episode], filler: Episode | None) -> Samples:
+    """Put this rank's episodes and what they are to teach into one batch; without any, those of `filler`."""
+    episodes = list(own) or ([] if filler is None else [filler])
     missing = [name for name in ("chosen", "log_probs") if name not in episodes[0].extras]
     if missing:
         raise ConfigError(
@@ -83,16 +188,23 @@ def gathered(
             why="their policy cannot be trained",
             do="use mlp, pixel, pi0 or openvla_oft",
         )
-    has_values = "values" in episodes[0].extras
+
+    def extra(name: str) -> np.ndarray:
+        return np.concatenate([episode.extras[name] for episode in episodes])
+
+    def taught(x: np.ndarray) -> np.ndarray:
+        mine = gathered.per_decision(x)[gathered.layout.is_own] if own else np.zeros((len(mask), *x.shape[2:]))
+        return mine.astype(np.float32)
+
+    mask = np.concatenate([episode.mask for episode in episodes]).astype(np.float32)
     return Samples(
         observations=observations_of(episodes),
-        chosen=np.concatenate([episode.extras["chosen"] for episode in episodes]),
-        log_probs=np.concatenate([episode.extras["log_probs"] for episode in episodes]),
-        mask=np.concatenate([episode.mask for episode in episodes]).astype(np.float32),
-        advantages=np.concatenate(advantages).astype(np.float32),
-        places=np.arange(sum(len(episode.num_steps) for episode in episodes)) if places is None else places,
-        returns=None if returns is None else np.concatenate(returns).astype(np.float32),
-        values=np.concatenate([episode.extras["values"] for episode in episodes]) if has_values else None,
+        chosen=extra("chosen"),
+        log_probs=extra("log_probs"),
+        mask=mask,
+        advantages=taught(targets.advantages),
+        returns=None if targets.returns is None else taught(targets.returns),
+        values=extra("values") if "values" in episodes[0].extras else None,
     )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from manyarms.algorithms import built_in, find_algorithm
+from manyarms.algorithms.base import Algorithm
 from manyarms.decoding import check_characters, check_yaml
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName, did_you_mean
 from manyarms.learning.config import TrainConfig
@@ -63,28 +66,88 @@ def _overridden(given: DictConfig, word: str) -> DictConfig:
 def _checked(given: DictConfig, name: str, called: str = "") -> Settings:
     plain = OmegaConf.to_container(given, resolve=False)
     assert isinstance(plain, dict)
-    warnings = []
-    for way in list(_unknown(plain, TrainConfig)):
-        warnings.append(_warning(way, name))
-        _drop(plain, way)
-    _name(plain, called)
     with hearing() as heard:
         try:
+            kind, loss_type, warnings = _take_algorithm(plain, name)
+            schema = _schema(kind)
+            for way in list(_unknown(plain, schema)):
+                warnings.append(_warning(way, name, schema))
+                _drop(plain, way)
+            _name(plain, called)
             _refuse_gaps(plain, name)
-            merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(plain))
+            merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain))
             _refuse_unusable(OmegaConf.to_container(merged, resolve=True), name)
-            config = heard.mark(OmegaConf.to_object(merged), merged)
+            found = heard.mark(OmegaConf.to_object(merged), merged)
         except ManyarmsError as error:
             raise type(error)(heard.hide(error.what), why=heard.hide(error.why), do=error.do) from None
         except (OmegaConfBaseException, TypeError, ValueError, RecursionError) as error:
             key = getattr(error, "full_key", None)
             raise ConfigError(
-                f"{name}: {key or 'a setting'} cannot be so",
+                f"{name}: {key or 'a setting'} has the wrong type",
                 why=heard.hide(first_line(error)),
                 do=_kind_of(key) if key else "",
             ) from None
-    assert isinstance(config, TrainConfig)
+    config = TrainConfig(**{entry.name: getattr(found, entry.name) for entry in fields(TrainConfig)})
+    _check_loss_type(loss_type, config.algorithm)
     return Settings(config, _text(config), tuple(warnings))
+
+
+# -- the algorithm, whose class says which settings there are ---------------------------------------------------------
+
+
+@cache
+def _schema(kind: type[Algorithm]) -> type[TrainConfig]:
+    """Return the tree of settings with those of an algorithm in it."""
+    entry = ("algorithm", kind, field(default_factory=kind))
+    return make_dataclass("TrainConfig", [entry], bases=(TrainConfig,), frozen=True)
+
+
+def _take_algorithm(plain: dict[Any, Any], name: str) -> tuple[type[Algorithm], Any, list[str]]:
+    """Return the class of an algorithm, `loss_type`, and warnings; drop settings that only other algorithms have.
+
+    RLinf's files and every config.yaml that we ever wrote hold those of all of them.
+    """
+    group = plain.get("algorithm")
+    if not isinstance(group, dict):
+        return find_algorithm("gae"), None, []
+    resolved = OmegaConf.create(plain)
+
+    def value_of(key: str) -> Any:
+        with refusing(f"{name}: algorithm.{key} cannot be read"):
+            return OmegaConf.select(resolved, f"algorithm.{key}")
+
+    adv_type = "gae" if group.get("adv_type") is None else value_of("adv_type")
+    if not isinstance(adv_type, str):
+        raise ConfigError(f"{name}: algorithm.adv_type is {adv_type!r}", do=f"choose from {', '.join(built_in())}")
+    kind = find_algorithm(adv_type)
+    loss_type = value_of("loss_type") if "loss_type" in group else None
+    group.pop("loss_type", None)
+    known, elsewhere = {entry.name for entry in fields(kind)}, _defaults_elsewhere()
+    warnings = []
+    for key in [key for key in group if key not in known and key in elsewhere]:
+        if value_of(key) not in elsewhere[key]:
+            warnings.append(f"algorithm.{key} has no effect with {adv_type}")
+        del group[key]
+    return kind, loss_type, warnings
+
+
+@cache
+def _defaults_elsewhere() -> Mapping[str, list[Any]]:
+    """Return the settings of all built-in algorithms, each with the values that mean nothing was chosen."""
+    found: dict[str, list[Any]] = {}
+    for kind in built_in().values():
+        for entry in fields(kind):
+            found.setdefault(entry.name, [None]).append(entry.default)
+    found["group_size"].append(1)  # no groups
+    return found
+
+
+def _check_loss_type(loss_type: Any, algorithm: Algorithm) -> None:
+    """Refuse a `loss_type`, which RLinf's files have, that the algorithm does not have."""
+    own = "actor" if algorithm.critic is None else "actor_critic"
+    if loss_type is not None and loss_type != own:
+        why = "has no critic" if algorithm.critic is None else "needs a critic"
+        raise ConfigError(f"loss_type is {loss_type!r}, but {algorithm.adv_type} {why}", do=f"loss_type: {own}")
 
 
 def _text(config: TrainConfig) -> str:
@@ -103,14 +166,14 @@ def _escaped(value: Any) -> Any:
     return [_escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _warning(way: Sequence[Any], name: str) -> str:
+def _warning(way: Sequence[Any], name: str, schema: type[TrainConfig]) -> str:
     """Return why a setting that is none of ours does nothing; refuse one that nobody knows."""
     *place, last = map(str, way)
     key = ".".join((*place, last))
     reason = reason_for(key)
     if reason is not None:
         return f"{key} has no effect here: {reason}"
-    known = [known.rpartition(".") for known in _keys(TrainConfig)]
+    known = [known.rpartition(".") for known in _keys(schema)]
     elsewhere = [f"{there}.{found}".lstrip(".") for there, _, found in known if found == last]
     do = did_you_mean(last, [found for there, _, found in known if there == ".".join(place)])
     raise UnknownName(f"{name}: there is no setting {key!r}", do=f"{elsewhere[0]}?" if elsewhere else do)
@@ -184,6 +247,8 @@ def _kind_of(key: str) -> str:
     known = ""
     for part in key.replace("[", ".").split("."):
         hints = get_type_hints(kind) if is_dataclass(kind) else {}
+        if kind is Algorithm:
+            hints = {key: hint for each in built_in().values() for key, hint in get_type_hints(each).items()}
         if part not in hints:
             break
         kind, known = hints[part], f"{known}.{part}".lstrip(".")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from manyarms.algorithms.groups import DynamicSampling
-from manyarms.errors import ConfigError
-from manyarms.learning.course import Course, TrainerConfig
-from manyarms.learning.judging import Outcome, Placed, Played
+from manyarms.learning.batch import Batch, EpisodeSummary
+from manyarms.learning.course import Course, Shard, TrainerConfig
 from manyarms.learning.learner import Learner
 from manyarms.rollout import Episode, Runner, repetitions, starts
 from manyarms.vector import EpisodeId
@@ -23,108 +20,75 @@ class Trainer(Course):
     """
 
     def __init__(self, runner: Runner, learner: Learner, tasks: Sequence[str | None], config: TrainerConfig) -> None:
-        super().__init__(learner, tasks, config)
+        super().__init__(learner, tasks, config, runner.time_limit)
         self.runner = runner
 
     def step(self) -> dict[str, float]:
-        """Play, learn, return what people watch."""
+        """Play, learn, return what is logged."""
         began = time.perf_counter()
-        played = self.play()
+        shard = self.play()
         between = time.perf_counter()
-        metrics = self.learn(played)
+        metrics = self.learn(shard)
         ended = time.perf_counter()
         return {
             **metrics,
             "time/rollout": between - began,
             "time/actor": ended - between,
-            "throughput/env_steps_per_s": played.env_steps / (ended - began),
+            "throughput/env_steps_per_s": shard.env_steps / (ended - began),
         }
 
-    # -- playing ------------------------------------------------------------------------------------------------------
+    def play(self) -> Shard:
+        """Play until enough groups are worth learning from, or too many were not. Nothing of the trainer changes.
 
-    def play(self) -> Played:
-        """Play the episodes of an update. Nothing of the trainer changes before it is done."""
-        self.learner.policy.eval()
-        with self.learner.parallel.whole():
-            return self._groups() if self.learner.algorithm.grouped else self._episodes()
-
-    def _episodes(self) -> Played:
-        count = self.config.episodes_per_step
-        share = self._ranks.share(count)
-        begun = itertools.islice(self._starts(self.position), share.start, share.stop)
-        episodes = list(zip(share, self.runner.play(begun), strict=True))
-        return Played(episodes, count, self._told([Outcome.of(episode) for _, episode in episodes]))
-
-    def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Return what came of the episodes of all ranks."""
-        return list(itertools.chain.from_iterable(self._ranks.gather(outcomes)))
-
-    def _groups(self) -> Played:
-        """Play until enough groups are worth learning from, or too many were not.
-
-        Ranks play in rounds of as many groups as are missing: the groups kept are the first good ones of the schedule,
-        whichever rank played them.
+        Alone, episodes are played in a stream that ends with the last group that is needed. Several ranks go in rounds
+        of as many groups as are missing: kept are the first good ones of the schedule, whichever rank played them.
         """
         algorithm = self.learner.algorithm
-        wanted = self.config.episodes_per_step // algorithm.group_size
-        most = wanted + algorithm.max_rejected
-        kept: list[Placed] = []
-        spare: Episode | None = None
-        outcomes: list[Outcome] = []
-        good = used = 0
-        while good < wanted and used < most:
-            found = self._round(used, wanted - good, most - used)
-            kept += found.episodes
-            outcomes += found.outcomes
-            spare = spare or found.spare
-            good, used = good + found.good, used + found.starts
-        if not good:
-            raise ConfigError(
-                f"in each of {used} groups all episodes earned the same: there is nothing to learn from",
-                do="begin with a policy that succeeds now and then (cloning), raise group_size, or shape the reward",
-            )
-        return Played(kept, used, outcomes, used - good, spare)
-
-    def _round(self, first: int, missing: int, most: int) -> _Round:
-        """Play groups from a place of this update's schedule on: one round, or, alone, until none is missing."""
-        algorithm = self.learner.algorithm
-        share = range(most) if self._ranks.world == 1 else self._ranks.share(min(missing, most))
-        wanted = min(missing, len(share))
-        sampling: DynamicSampling[Episode] = DynamicSampling(
-            wanted,
-            algorithm.group_size,
-            bounds=algorithm.reward_bounds,
-            most=len(share),
-            keep_all=not algorithm.dynamic_sampling,
+        target = self.config.episodes_per_step // algorithm.group_size
+        batch: Batch[Episode] = Batch(algorithm, self.iteration, self.iteration, self.position, target)
+        self.learner.policy.eval()
+        with self.learner.parallel.whole():
+            while not batch.complete:
+                if self._ranks.world == 1:
+                    self._stream(batch, batch.take(batch.most))
+                else:
+                    self._round(batch, batch.take(batch.missing))
+        batch.check()
+        return Shard(
+            [(place, batch.payloads[place]) for place in batch.kept_places() if place in batch.payloads],
+            batch.decided,
+            [batch.summaries[place] for place in sorted(batch.summaries)],
+            batch.rejected,
+            batch.filler,
         )
-        heard: list[Outcome] = []
 
-        def enough(episode: Episode) -> bool:
-            heard.append(Outcome.of(episode))
-            return sampling(episode)
+    def _stream(self, batch: Batch[Episode], groups: range) -> None:
+        """Play groups until the batch is complete."""
+        places = itertools.count(groups.start * batch.algorithm.group_size)
+        for _ in self.runner.play(
+            self._episodes(batch, groups), lambda one: batch.add(next(places), EpisodeSummary.of(one), one)
+        ):
+            pass
 
-        begun = itertools.islice(self._starts(self.position + first), share.start, share.stop)
-        if share:
-            for _ in self.runner.play((e for s in begun for e in repetitions(s, algorithm.group_size)), enough):
-                pass
-        before = (first + share.start) * algorithm.group_size
-        placed = [(before + place, episode) for place, episode in sampling.kept]
-        good, starts_used = self._ranks.add_up([sampling.groups, sampling.groups + sampling.rejected])
-        return _Round(placed, int(good), int(starts_used), self._told(heard), sampling.last)
+    def _round(self, batch: Batch[Episode], groups: range) -> None:
+        """Play this rank's share of some groups, and hear how those of the others went."""
+        share = self._ranks.share(len(groups))
+        own = groups[share.start : share.stop]
+        found = list(self.runner.play(self._episodes(batch, own))) if own else []
+        first = own.start * batch.algorithm.group_size
+        played = {first + i: episode for i, episode in enumerate(found)}
+        summaries = {place: EpisodeSummary.of(episode) for place, episode in played.items()}
+        for place, summary in (item for part in self._ranks.gather(summaries) for item in part.items()):
+            batch.add(place, summary, played.get(place))
 
-    def _starts(self, first: int) -> Iterator[EpisodeId]:
-        """Yield how episodes begin, from a place in the schedule on."""
+    def _episodes(self, batch: Batch[Episode], groups: range) -> list[EpisodeId]:
+        """Return how the episodes of some groups begin."""
         config = self.config
-        return starts(self._tasks, config.seed, first=first, init_states=config.init_states)
-
-
-@dataclass(frozen=True)
-class _Round:
-    episodes: list[Placed]
-    good: int
-    starts: int
-    outcomes: list[Outcome]
-    spare: Episode | None
+        source = starts(
+            self._tasks, config.seed, first=batch.first_start + groups.start, init_states=config.init_states
+        )
+        begun = itertools.islice(source, len(groups))
+        return [episode for start in begun for episode in repetitions(start, batch.algorithm.group_size)]
 
 
 __all__ = ["Trainer", "TrainerConfig"]

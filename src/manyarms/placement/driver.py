@@ -16,7 +16,7 @@ from manyarms.placement.cluster import RayCluster
 from manyarms.placement.faults import LearnersLost, lost_on_its_way, signs_of_loss, unwrapped
 from manyarms.placement.learner_group import EpisodesLost, LearnerGroup
 from manyarms.placement.plan import Plan
-from manyarms.placement.playing import Batch, Playing
+from manyarms.placement.playing import PlayedBatch, Playing
 from manyarms.placement.roles import Facts
 from manyarms.placement.rollouts import Rollouts
 from manyarms.placement.waiting import Waiting
@@ -109,18 +109,18 @@ class PlacedCrew:
             "throughput/env_steps_per_s": batch.env_steps / (ended - began),
         }
 
-    def _staleness(self, batch: Batch) -> dict[str, float]:
+    def _staleness(self, batch: PlayedBatch) -> dict[str, float]:
         """Return how far behind the weights were that played, where they may be."""
         if not self._config.algorithm.max_staleness:
             return {}
         return {"rollout/staleness": float(batch.update - min(report.version for report in batch.reports))}
 
-    def _wait_for(self, batch: Batch) -> None:
+    def _wait_for(self, batch: PlayedBatch) -> None:
         """Wait until all of it is played; a signal ends it, for what was learnt is whole and written down."""
         with self._waiting.stoppable():
             self._waiting.until(lambda: batch.ready)
 
-    def _learn(self, batch: Batch) -> dict[str, float]:
+    def _learn(self, batch: PlayedBatch) -> dict[str, float]:
         while True:
             try:
                 return self._learners.learn(batch.shares(len(self._plan.actor)))
@@ -249,7 +249,7 @@ def _broadcasts(plan: Plan, settings: Settings) -> bool:
     return wanted == "auto" and one_node and kinds == {"gpu"} and apart and not config.algorithm.max_staleness
 
 
-def _times(batch: Batch, processes: int) -> dict[str, float]:
+def _times(batch: PlayedBatch, processes: int) -> dict[str, float]:
     """Return where the time of playing went, as a mean over the processes that play."""
     seconds = sum(report.seconds for report in batch.reports)
     policy = sum(report.policy_seconds for report in batch.reports)

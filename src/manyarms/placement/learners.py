@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Sequence
@@ -14,9 +15,9 @@ import torch
 
 from manyarms.learning import checkpoint
 from manyarms.learning.assembly import learner_for, network_for, trainer_config
+from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.config import TrainConfig
-from manyarms.learning.course import Course
-from manyarms.learning.judging import Outcome, Played
+from manyarms.learning.course import Course, Shard
 from manyarms.learning.parallel import give_weights
 from manyarms.learning.ranks import Ranks, joined
 from manyarms.learning.training import load_reference
@@ -42,10 +43,10 @@ class Share:
     places: list[int]
     episodes: list[Any]
     starts: int
-    outcomes: list[Outcome]
+    summaries: list[EpisodeSummary]
     rejected: int
     staleness: int
-    spare: list[Any]
+    filler: list[Any]
     """One episode, where there is none of its own to learn from."""
 
 
@@ -56,7 +57,7 @@ class LearnerRole:
         self._config, self._seat, self._checkpoints = config, seat, checkpoints
         self._stack = ExitStack()
         self._ranks = Ranks(seat.rank, seat.world, seat.device)
-        self._held: Played | None = None
+        self._held: Shard | None = None
         self._broadcast: Broadcast | None = None
 
     def address(self) -> str:
@@ -88,7 +89,8 @@ class LearnerRole:
             reference = network_for(self._recipe, facts.spec, config)
             reference.load_state_dict(policy.state_dict())
         learner = learner_for(config, policy, self._ranks, reference)
-        self._course = Course(learner, facts.tasks, trainer_config(config))
+        time_limit = config.train.max_episode_steps or facts.spec.horizon or math.inf
+        self._course = Course(learner, facts.tasks, trainer_config(config), time_limit)
         if start is not None:
             checkpoint.load(start, self._course)
             load_reference(self._checkpoints, reference)
@@ -103,16 +105,16 @@ class LearnerRole:
         import ray
 
         found = ray.get(share.episodes)
-        spare: Any = ray.get(share.spare[0]) if share.spare else None
+        filler: Any = ray.get(share.filler[0]) if share.filler else None
         placed = list(zip(share.places, found, strict=True))
-        self._held = Played(placed, share.starts, share.outcomes, share.rejected, spare, share.staleness)
+        self._held = Shard(placed, share.starts, share.summaries, share.rejected, filler, share.staleness)
 
     def learn(self) -> dict[str, float]:
         """Make an update of what is held."""
         assert self._held is not None
-        played, self._held = self._held, None
+        held, self._held = self._held, None
         with self._room.entered():
-            return self._course.learn(played)
+            return self._course.learn(held)
 
     def weights(self) -> tuple[int, Weights | None]:
         """Return the version and, on the first rank, the weights as they stand; every rank has to be asked."""

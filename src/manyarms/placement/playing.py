@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from manyarms.algorithms.groups import DynamicSampling
-from manyarms.errors import ConfigError
 from manyarms.learning.assembly import trainer_config
+from manyarms.learning.batch import Batch
 from manyarms.learning.config import TrainConfig
-from manyarms.learning.judging import Outcome
 from manyarms.placement.faults import lost_on_its_way, signs_of_loss, unwrapped
 from manyarms.placement.learners import Share, Standing, shares_of
 from manyarms.placement.roles import Report
@@ -27,7 +25,7 @@ from manyarms.vector import EpisodeId
 class Part:
     """Neighbouring episodes that one process plays."""
 
-    batch: Batch
+    batch: PlayedBatch
     first: int
     """The place of the first of them in the update's schedule."""
     episodes: list[EpisodeId]
@@ -40,91 +38,34 @@ class Part:
     refs: list[Any] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Told:
-    place: int
-    outcome: Outcome
-
-    @property
-    def total_reward(self) -> float:
-        return self.outcome.earned
-
-
 @dataclass
-class Batch:
-    """What one update is made from."""
+class PlayedBatch(Batch[Any]):
+    """A batch that rollout processes play; its payloads are references to episodes."""
 
-    update: int
-    version: int
-    first: int
-    """Its place in the schedule of the run, in starts."""
-    wanted: int
-    """Starts, or groups, to learn from."""
-    group_size: int
-    sampling: DynamicSampling[_Told] | None
-    """None: everything is learnt from."""
-    asked: int = 0
-    """Starts that were handed out."""
     parts: list[Part] = field(default_factory=list)
     waiting: int = 0
     """Parts that are being played."""
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-    refs: dict[int, Any] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
-    used: int = 0
-    """Starts that were judged."""
-    complete: bool = False
 
     @property
     def ready(self) -> bool:
         return self.complete and not self.waiting
 
-    @property
-    def env_steps(self) -> int:
-        return sum(outcome.length for outcome in self.outcomes.values())
-
-    @property
-    def kept(self) -> list[int]:
-        """Places of the episodes that are learnt from."""
-        if self.sampling is None:
-            return sorted(self.refs)
-        return [told.place for _, told in self.sampling.kept]
-
-    @property
-    def rejected(self) -> int:
-        return 0 if self.sampling is None else self.sampling.rejected
-
-    def judge(self, most: int) -> int:
-        """Judge what has come in; return how many more starts are wanted."""
-        for place in range(self.used * self.group_size, self.asked * self.group_size):
-            if self.sampling is not None:
-                self.sampling(_Told(place, self.outcomes[place]))
-        self.used = self.asked
-        good = self.used if self.sampling is None else self.sampling.groups
-        missing = max(0, min(self.wanted - good, most - self.used))
-        self.complete = not missing
-        if self.complete and not good:
-            raise ConfigError(
-                f"in each of {self.used} groups all episodes earned the same: there is nothing to learn from",
-                do="begin with a policy that succeeds now and then (cloning), raise group_size, or shape the reward",
-            )
-        return missing
-
     def shares(self, world: int) -> list[Share]:
         """Deal the episodes to learners, by their places alone."""
-        kept = self.kept
-        outcomes = [self.outcomes[place] for place in sorted(self.outcomes)]
+        kept = list(self.kept_places())
+        summaries = [self.summaries[place] for place in sorted(self.summaries)]
         return [
             Share(
                 [kept[i] for i in part],
-                [self.refs[kept[i]] for i in part],
-                self.used,
-                outcomes,
+                [self.payloads[kept[i]] for i in part],
+                self.decided,
+                summaries,
                 self.rejected,
                 self.update - self.version,
-                [] if part else [self.refs[kept[0]]],
+                [] if part else [self.payloads[kept[0]]],
             )
-            for part in shares_of(kept, world, self.group_size)
+            for part in shares_of(kept, world, self.algorithm.group_size)
         ]
 
 
@@ -152,7 +93,7 @@ class Playing:
         self._first_version = self._newest = standing.iteration
         self._next_update, self._next_start = standing.iteration, standing.position
         self._weights: dict[int, Sequence[Any]] = {}
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, PlayedBatch] = {}
         self._parts: dict[Any, Part] = {}
         """Those that are being played, by the reference to their report."""
 
@@ -167,7 +108,7 @@ class Playing:
         self._weights = {kept: held for kept, held in self._weights.items() if kept >= oldest}
         self._open()
 
-    def batch(self, update: int) -> Batch:
+    def batch(self, update: int) -> PlayedBatch:
         return self._batches[update]
 
     def learnt(self, update: int) -> None:
@@ -182,43 +123,37 @@ class Playing:
         while self._may_open():
             # Always as far behind as is allowed, never fresher by chance: so a run repeats, however fast who is.
             version = max(self._first_version, self._next_update - algorithm.max_staleness)
-            wanted = self._config.episodes_per_step // algorithm.group_size
-            sampling = None
-            if algorithm.grouped:
-                sampling = DynamicSampling[_Told](
-                    wanted,
-                    algorithm.group_size,
-                    bounds=algorithm.reward_bounds,
-                    keep_all=not algorithm.dynamic_sampling,
-                )
-            batch = Batch(self._next_update, version, self._next_start, wanted, algorithm.group_size, sampling)
+            target = self._config.episodes_per_step // algorithm.group_size
+            batch = PlayedBatch(algorithm, self._next_update, version, self._next_start, target)
             self._batches[batch.update] = batch
             self._next_update += 1
-            self._next_start += wanted
-            self._hand_out(batch, wanted)
+            self._next_start += target
+            self._hand_out(batch)
 
     def _may_open(self) -> bool:
         ahead = self._next_update - self._newest
         if ahead > self._config.algorithm.max_staleness or self._next_update >= self._config.runner.updates:
             return False
-        # Where groups are played in vain, nobody knows beforehand where the next update's begin.
-        return not self._config.algorithm.grouped or all(batch.complete for batch in self._batches.values())
+        # Where groups may be rejected, nobody knows beforehand where the next update's begin.
+        return not self._config.algorithm.max_rejected or all(batch.complete for batch in self._batches.values())
 
-    def _hand_out(self, batch: Batch, count: int) -> None:
-        """Have the next starts of a batch played, each process its share."""
-        config, group_size = trainer_config(self._config), batch.group_size
-        source = starts(self._tasks, config.seed, first=batch.first + batch.asked, init_states=config.init_states)
-        begun = list(itertools.islice(source, count))
+    def _hand_out(self, batch: PlayedBatch) -> None:
+        """Have the groups played that a batch misses, each process its share."""
+        config, group_size = trainer_config(self._config), batch.algorithm.group_size
+        groups = batch.take(batch.missing)
+        source = starts(
+            self._tasks, config.seed, first=batch.first_start + groups.start, init_states=config.init_states
+        )
+        begun = list(itertools.islice(source, len(groups)))
         world = len(self._rollouts)
         for rank in range(world):
-            own = range(count * rank // world, count * (rank + 1) // world)
-            episodes = [e for i in own for e in (repetitions(begun[i], group_size) if batch.sampling else [begun[i]])]
+            own = range(len(groups) * rank // world, len(groups) * (rank + 1) // world)
+            episodes = [episode for i in own for episode in repetitions(begun[i], group_size)]
             if episodes:
-                film = batch.update + 1 if rank == 0 and not batch.asked else None
-                part = Part(batch, (batch.asked + own.start) * group_size, episodes, rank, film)
+                film = batch.update + 1 if rank == 0 and not groups.start else None
+                part = Part(batch, (groups.start + own.start) * group_size, episodes, rank, film)
                 batch.parts.append(part)
                 self._play(part)
-        batch.asked += count
 
     def _play(self, part: Part) -> None:
         version = part.batch.version
@@ -256,19 +191,16 @@ class Playing:
             return
         batch = part.batch
         batch.reports.append(report)
-        for i, outcome in enumerate(report.outcomes):
-            batch.outcomes[part.first + i] = outcome
-            batch.refs[part.first + i] = part.refs[1 + i]
-        if not batch.waiting and not batch.complete:
-            missing = batch.judge(self._most(batch))
-            if missing:
-                self._hand_out(batch, missing)
-            else:
-                self._next_start = max(self._next_start, batch.first + batch.used)
-                self._open()
-
-    def _most(self, batch: Batch) -> int:
-        return batch.wanted + (self._config.algorithm.max_rejected if batch.sampling is not None else 0)
+        for i, summary in enumerate(report.summaries):
+            batch.add(part.first + i, summary, part.refs[1 + i])
+        if batch.waiting:
+            return
+        if batch.missing:
+            self._hand_out(batch)
+        elif batch.complete:
+            batch.check()
+            self._next_start = max(self._next_start, batch.first_start + batch.decided)
+            self._open()
 
     def _find_weights(self, part: Part) -> None:
         """Get weights anew that a process did not find; those of another part of the batch may be here already."""
@@ -291,7 +223,7 @@ class Playing:
         for part in [*parts, *own]:
             self._play_again(part)
 
-    def replay_lost(self, batch: Batch) -> bool:
+    def replay_lost(self, batch: PlayedBatch) -> bool:
         """Play again what processes that are gone had played; False: there is none, so that cannot be the reason."""
         lost = [part for part in batch.parts if part.life != self._rollouts.lives[part.rank]]
         for part in lost:

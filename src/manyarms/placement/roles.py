@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from manyarms.learning.assembly import network_for, opened, recipe_for, runner_config, videos_for
+from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.checkpoint import Recipe
 from manyarms.learning.config import EnvSettings, TrainConfig
 from manyarms.learning.evaluator import Evaluator
-from manyarms.learning.judging import Outcome
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.warm_start import first_weights
 from manyarms.placement.faults import Whereabouts, whereabouts
@@ -45,7 +45,7 @@ class Report:
 
     version: int
     """Of the weights they were played with."""
-    outcomes: list[Outcome]
+    summaries: list[EpisodeSummary]
     seconds: float
     policy_seconds: float
     overlap_seconds: float
@@ -128,7 +128,7 @@ class RolloutRole:
             found = list(self._runner.play(episodes))
         report = Report(
             version,
-            [Outcome.of(episode) for episode in found],
+            [EpisodeSummary.of(episode) for episode in found],
             time.perf_counter() - began,
             times.policy - before[0],
             times.overlap - before[1],

@@ -122,6 +122,11 @@ class Runner:
         return self.run(Schedule(episodes, enough=enough, max_ahead=self.memory.episodes, max_attempts=attempts))
 
     @property
+    def time_limit(self) -> float:
+        """Actions after which an episode is cut short; inf: none."""
+        return self.envs.config.max_episode_steps or self.envs.simulator_spec.horizon or math.inf
+
+    @property
     def memory(self) -> MemoryPlan:
         """What episodes under way will take; print it before a run."""
         config, envs = self.config, self.envs
