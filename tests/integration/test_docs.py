@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from manyarms import cli
-from manyarms.policies import registry as policies
-from manyarms.simulators import registry as simulators
-from manyarms.simulators.registry import load_file
+from manyarms import cli, plugins
+from manyarms.plugins import load_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -90,11 +88,12 @@ def test_the_policies_of_the_guide_play_and_learn(follow: Callable[[str], str]) 
 
 
 def test_plug_ins_of_the_guides_name_groups_that_are_looked_at() -> None:
-    for page, group in (("simulator", simulators.ENTRY_POINT_GROUP), ("policy", policies.ENTRY_POINT_GROUP)):
+    for page, group in (("simulator", "simulators"), ("policy", "policies")):
         (text,) = re.findall(
             r'title="pyproject.toml"\n(.*?)```', (REPOSITORY / f"docs/add/{page}.md").read_text(), re.DOTALL
         )
-        assert list(tomllib.loads(text)["project"]["entry-points"]) == [group]
+        assert list(tomllib.loads(text)["project"]["entry-points"]) == [f"manyarms.{group}"]
+        assert group in plugins.GROUPS
 
 
 @pytest.mark.parametrize("name", ["tabletop", "rlbench", "libero", "behavior"])

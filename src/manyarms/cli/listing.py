@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
+from manyarms import plugins
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor.simulators import check_names
@@ -76,7 +77,7 @@ def run(config: ListConfig) -> Listing:
 
 
 def _simulators(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
-    points = simulators.plug_ins()
+    points = plugins.plug_ins("simulators")
     rows = [(name, simulators.fact(name, "about", ""), _runs_here(name)) for name in sorted(simulators.BUILT_IN)]
     rows += [
         (name, _origin(point), "to be seen")
@@ -98,7 +99,7 @@ def _runs_here(name: str) -> str:
 
 
 def _tasks(config: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
-    known = sorted({*simulators.BUILT_IN, *simulators.plug_ins()})
+    known = plugins.names("simulators")
     if config.simulator:
         check_names([config.simulator], known)
     name, below = simulators.split_id(config.simulator)
@@ -124,7 +125,7 @@ def _policies(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], st
     rows = []
     for name, about in sorted(policies.FACTS.items()):
         rows.append((name, about.what, about.chunk, f"manyarms[{about.extra}]" if about.extra else ""))
-    points = sorted(policies.plug_ins().items())
+    points = sorted(plugins.plug_ins("policies").items())
     rows += [(name, _origin(point), "", "") for name, point in points if name not in policies.BUILT_IN]
     note = "--policy also takes package.module:factory and the folder of a checkpoint"
     return ("name", "what", "chunk", "needs"), rows, note

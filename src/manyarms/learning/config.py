@@ -30,7 +30,7 @@ class LoggerSettings:
     experiment_name: str = ""
     """Default: the name of the config's file."""
     logger_backends: tuple[str, ...] = ("tensorboard",)
-    """tensorboard, wandb, swanlab; metrics.jsonl is always written."""
+    """tensorboard, wandb, swanlab or a tracker of your own; metrics.jsonl is always written."""
     live: bool = True
     """Keep what can be watched while the run goes on in its folder live."""
 
