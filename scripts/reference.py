@@ -241,8 +241,27 @@ def settings_page() -> str:
 
     parts = [_NOTE, _SETTINGS]
     for field in dataclasses.fields(TrainConfig):
-        parts.extend(_section(field.name, type(_default_settings(field)), 2))
+        if field.name == "algorithm":
+            parts.extend(_algorithms())
+        else:
+            parts.extend(_section(field.name, type(_default_settings(field)), 2))
     return "\n".join(parts)
+
+
+def _algorithms() -> Iterator[str]:
+    """Yield the settings that all algorithms have, then those of each."""
+    from manyarms.algorithms import BUILT_IN, find_algorithm
+    from manyarms.algorithms.base import Algorithm
+
+    yield from _section("algorithm", Algorithm, 2)
+    shared = {field.name: default_of(field) for field in dataclasses.fields(Algorithm)}
+    for name in BUILT_IN:
+        kind = find_algorithm(name)
+        about = prose((sys.modules[kind.__module__].__doc__ or "") + "\n\n" + (kind.__doc__ or ""))
+        yield f"### adv_type: {name}\n\n{about}\n"
+        own = [f for f in dataclasses.fields(kind) if f.name != "adv_type" and shared.get(f.name, ...) != default_of(f)]
+        rows = [(f"`algorithm.{f.name}`", kind_of(str(f.type)), shown(default_of(f)), _help(kind, f)) for f in own]
+        yield table(("key", "type", "default", ""), rows)
 
 
 def _default_settings(field: dataclasses.Field[Any]) -> Any:

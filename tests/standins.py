@@ -797,3 +797,8 @@ class Keen:
 
 def keen(spec: Spec) -> Keen:
     return Keen()
+
+
+def right_of_the_middle(scene):  # type: ignore[no-untyped-def]
+    """Reward a walker with 100 for every chunk that leaves it to the right."""
+    return 100.0 * (scene.fields["position"][:, 0] > 0.0)

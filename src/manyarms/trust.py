@@ -1,20 +1,17 @@
-"""What a file that somebody else made may decide: names of what is installed and plain settings, never code.
+"""What a file that somebody else made may set: options that do no harm, and no code.
 
-A checkpoint, a recording, a run folder or a dataset is data: opening one must not import a module, start an
-interpreter, set environment variables or name a path to write to. Whoever made such a file themselves says so with
-`--trust-code`. A config that is named on the command line is its user's own and may do all that. The whole boundary:
-docs/security.md.
+Which names such a file may hold is decided in `plugins.py`; docs/security.md tells the whole boundary.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from manyarms.errors import ConfigError
-from manyarms.simulators import registry
+from manyarms.plugins import WAY_OUT
 
 #: Options of a simulator that a checkpoint or a recording may set: how it is seen, moved and scored, how long it takes.
 #: What is missing here names files, modules, variables or interpreters: `descriptions`, `env`, `imports`, `log_dir`,
@@ -47,29 +44,6 @@ _CODE_IN_CONFIGS = frozenset({"_attn_implementation_internal", "auto_map", "cust
 
 _DEEPEST = 4
 
-_WAY_OUT = "if you trust whoever made it: --trust-code (trust_code=True in Python)"
-
-
-def check_policy(name: object, installed: Collection[str], source: Path) -> None:
-    """Refuse the name of a policy that is not installed."""
-    if not isinstance(name, str) or name not in installed:
-        raise ConfigError(
-            f"{source} names a policy that is not installed: {name!r}",
-            why="a checkpoint is data: it may name built-in policies and installed plug-ins, not code of its own",
-            do=_WAY_OUT,
-        )
-
-
-def check_simulator(name: object, source: Path) -> None:
-    """Refuse the name of a simulator that is not installed, and one that names a module."""
-    known = {*registry.BUILT_IN, *registry.plug_ins()}
-    if not isinstance(name, str) or ":" in name or registry.split_id(name)[0] not in known:
-        raise ConfigError(
-            f"{source} names a simulator that is not installed: {name!r}",
-            why="a recording is data: it may name built-in simulators and installed plug-ins, not code of its own",
-            do=_WAY_OUT,
-        )
-
 
 def check_options(options: object, source: Path) -> None:
     """Refuse options of a simulator that could do more than change what is seen and done in it."""
@@ -80,13 +54,13 @@ def check_options(options: object, source: Path) -> None:
             raise ConfigError(
                 f"{source} sets the option {name!r}, which a file from somebody else may not set",
                 why="it is not on the list of options that cannot do harm",
-                do=_WAY_OUT,
+                do=WAY_OUT,
             )
         if not _is_plain(value, _TASK if name in _TASKS else _WORDS):
             raise ConfigError(
                 f"{source} sets the option {name!r} to {value!r:.100}",
                 why="in a file from somebody else only numbers and plain words are taken, no paths and no modules",
-                do=_WAY_OUT,
+                do=WAY_OUT,
             )
 
 
@@ -110,4 +84,4 @@ def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-__all__ = ["HARMLESS", "check_options", "check_policy", "check_simulator", "without_code"]
+__all__ = ["HARMLESS", "check_options", "without_code"]

@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from manyarms import cli
-from manyarms.policies import registry as policies
-from manyarms.simulators import registry as simulators
-from manyarms.simulators.registry import load_file
+from manyarms import cli, plugins
+from manyarms.plugins import load_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -89,12 +87,20 @@ def test_the_policies_of_the_guide_play_and_learn(follow: Callable[[str], str]) 
     assert "3 updates; all updates were made" in said
 
 
+@pytest.mark.slow
+def test_the_algorithm_of_the_guide_conforms_and_learns(follow: Callable[[str], str]) -> None:
+    said = follow("algorithm")
+    assert "it holds to everything" in said
+    assert "3 updates; all updates were made" in said
+
+
 def test_plug_ins_of_the_guides_name_groups_that_are_looked_at() -> None:
-    for page, group in (("simulator", simulators.ENTRY_POINT_GROUP), ("policy", policies.ENTRY_POINT_GROUP)):
+    for page, group in (("simulator", "simulators"), ("policy", "policies"), ("algorithm", "algorithms")):
         (text,) = re.findall(
             r'title="pyproject.toml"\n(.*?)```', (REPOSITORY / f"docs/add/{page}.md").read_text(), re.DOTALL
         )
-        assert list(tomllib.loads(text)["project"]["entry-points"]) == [group]
+        assert list(tomllib.loads(text)["project"]["entry-points"]) == [f"manyarms.{group}"]
+        assert group in plugins.GROUPS
 
 
 @pytest.mark.parametrize("name", ["tabletop", "rlbench", "libero", "behavior"])

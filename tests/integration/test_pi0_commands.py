@@ -12,14 +12,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from conftest import REPOSITORY
-from manyarms import EpisodeId
+from manyarms import EpisodeId, plugins
 from manyarms.cli import eval as evaluation
 from manyarms.learning.settings import load
 from manyarms.learning.training import train
 from manyarms.policies import Observations, make_policy
 from manyarms.policies.remote import RemotePolicy
 from manyarms.serving.server import PolicyServer, ServerConfig
-from manyarms.simulators import registry
 from pi0_checkpoints import pi0_folder
 from standins import Walker
 
@@ -112,7 +111,7 @@ def test_the_page_has_the_figures_of_the_benchmark(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))  # for what it imports from there
     page = REPOSITORY / "docs/benchmarks/pi0.md"
     found = json.loads(page.with_suffix(".json").read_text())
-    assert registry.load_file(str(REPOSITORY / "benchmarks/pi0.py")).markdown(found) == page.read_text()
+    assert plugins.load_file(str(REPOSITORY / "benchmarks/pi0.py")).markdown(found) == page.read_text()
 
 
 @pytest.mark.slow

@@ -451,3 +451,12 @@ def test_every_session_counts_its_own_time(undisturbed: Path, tmp_path: Path) ->
     assert clocks[:6] == sorted(clocks[:6])
     assert all(0 <= line["session_seconds"] <= line["seconds"] for line in logged[1:])
     assert logged[7]["session_seconds"] < logged[7]["seconds"] - logged[6]["seconds"] + 0.01
+
+
+def test_reward_hooks_of_a_config_add_to_what_is_learnt_from_and_not_to_evaluations(tmp_path: Path) -> None:
+    words = ["runner.max_steps=1", "runner.val_check_interval=-1", "runner.save_interval=-1"]
+    for name, more in (("plain", []), ("shaped", ["env.train.rewards=[standins:right_of_the_middle]"])):
+        assert train(load(written(tmp_path), [*words, *more, *in_folder(tmp_path, name)])).updates == 1
+    plain, shaped = (lines(tmp_path / name) for name in ("plain", "shaped"))
+    assert shaped[1]["env/return"] > plain[1]["env/return"] + 50.0
+    assert shaped[0]["eval/return"] == plain[0]["eval/return"], "others are judged by the simulator's own reward"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from manyarms import plugins
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.simulators import registry
 from manyarms.vector.config import find_interpreter, name_of, parse_autoreset
@@ -35,7 +36,7 @@ def test_a_file_is_imported_without_running_its_main_part(tmp_path: Path) -> Non
     path.write_text(
         "ran = __name__ == '__main__'\nclass Sub:\n    @staticmethod\n    def make():\n        return ran\n"
     )
-    assert registry.import_object(f"{path}:Sub.make")() is False
+    assert plugins.import_object(f"{path}:Sub.make")() is False
 
 
 def test_a_function_becomes_its_import_string() -> None:

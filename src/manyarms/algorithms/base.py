@@ -178,7 +178,9 @@ class Clipped(Algorithm):
     """PPO's loss of the policy: L = L_clip - β_H H + β_KL KL."""
 
     clip_ratio_low: float = 0.2
+    """How far a ratio may fall below 1 before it counts no more."""
     clip_ratio_high: float = 0.2
+    """How far a ratio may rise above 1 before it counts no more."""
     clip_ratio_c: float | None = None
     """Dual clip: bound on the loss of actions that turned out badly."""
     behave_weight_threshold: float | None = None
@@ -212,7 +214,9 @@ class Grouped(Algorithm):
     filter_rewards: bool = False
     """Keep only groups whose mean return lies within the bounds."""
     rewards_lower_bound: float | None = None
+    """filter_rewards: the lowest mean return of a group that is kept."""
     rewards_upper_bound: float | None = None
+    """filter_rewards: the highest."""
     max_rejected: int = 64  # type: ignore[misc]
     """Groups that may be rejected per update before it makes do with those it has."""
 

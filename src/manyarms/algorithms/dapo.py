@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyarms.algorithms import algorithm
 from manyarms.algorithms.base import Clipped, Episodes, Group, Grouped, Targets
 from manyarms.algorithms.grpo import group_relative
 from manyarms.errors import ConfigError
 
 
-@algorithm("dapo")
 @dataclass(frozen=True, kw_only=True)
 class DAPO(Grouped, Clipped):
     """For sparse success; episodes that come near the time limit pay for it."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from manyarms.algorithms import algorithm
 from manyarms.algorithms.ppo import PPO
 
 
-@algorithm("decoupled_ppo")
 @dataclass(frozen=True, kw_only=True)
 class DecoupledPPO(PPO):
     """The ratio is to the policy that the update began with; an action counts by how likely that one found it.

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyarms.algorithms import algorithm
 from manyarms.algorithms.base import Clipped, Episodes, Grouped, Targets
 
 
-@algorithm("grpo")
 @dataclass(frozen=True, kw_only=True)
 class GRPO(Grouped, Clipped):
     """No critic: the group is the baseline."""

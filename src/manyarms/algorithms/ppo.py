@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyarms.algorithms import algorithm
 from manyarms.algorithms.base import Clipped, Episodes, Loss, Minibatch, Targets, check_level, normalised, value_loss
 from manyarms.errors import ConfigError
 
 
-@algorithm("gae")
 @dataclass(frozen=True, kw_only=True)
 class PPO(Clipped):
     """A critic, generalised advantage estimation, a clipped ratio."""
@@ -20,6 +18,7 @@ class PPO(Clipped):
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
+    """How far ahead rewards are counted before the critic is believed: 0 one step, 1 to the end."""
     reward_type: str = "chunk_level"
     """What a step is: a chunk, with one value and the sum of its rewards (chunk_level), or an action (action_level)."""
     normalize_advantages: bool = True

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from manyarms.algorithms import algorithm
 from manyarms.algorithms.base import Clipped, Episodes, Targets, normalised
 from manyarms.errors import ConfigError
 
 
-@algorithm("reinforce_pp")
 @dataclass(frozen=True, kw_only=True)
 class ReinforcePP(Clipped):
     """PPO's clipped loss on normalised returns."""

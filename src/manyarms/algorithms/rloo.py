@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyarms.algorithms import algorithm
 from manyarms.algorithms.base import Clipped, Episodes, Grouped, Targets, normalised
 
 
-@algorithm("rloo")
 @dataclass(frozen=True, kw_only=True)
 class RLOO(Grouped, Clipped):
     """No critic: the other episodes of the group are the baseline."""

@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import tyro
 
+from manyarms import plugins
 from manyarms.cli import COMMANDS, config_of, module_of, shells
 from manyarms.cli.help import Flag, Guide, flags_of
 from manyarms.cli.options import parse
 from manyarms.cli.shells import Choices, Command, Words
 from manyarms.errors import UnknownName, did_you_mean
 from manyarms.learning.recipes import recipes
-from manyarms.policies import registry as policies
 from manyarms.simulators import registry as simulators
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -60,8 +60,8 @@ def run(config: CompletionConfig) -> str:
 def _vocabulary() -> Words:
     tasks = {name: tuple(simulators.tasks_of(name)) for name in simulators.BUILT_IN}
     return Words(
-        simulators={**dict.fromkeys(simulators.plug_ins(), ()), **tasks},
-        policies=tuple(sorted({*policies.BUILT_IN, *policies.plug_ins()})),
+        simulators={**dict.fromkeys(plugins.plug_ins("simulators"), ()), **tasks},
+        policies=tuple(plugins.names("policies")),
         configs=tuple(recipes()),
     )
 

@@ -1,7 +1,8 @@
-"""``manyarms list``: which simulators, tasks, policies and configs there are."""
+"""``manyarms list``: which simulators, tasks, policies, algorithms and configs there are."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
+from manyarms import plugins
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor.simulators import check_names
@@ -20,15 +22,15 @@ from manyarms.policies import registry as policies
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.simulators import registry as simulators
 
-Kind = Literal["simulators", "tasks", "policies", "configs"]
+Kind = Literal["simulators", "tasks", "policies", "algorithms", "configs"]
 
 
 @dataclass(frozen=True)
 class ListConfig:
-    """List what there is: simulators and whether they can run here, their tasks, policies, or configs to train with."""
+    """List what there is: simulators and whether they can run here, their tasks, policies, algorithms, or configs."""
 
     what: Annotated[tyro.conf.Positional[Kind], tyro.conf.arg(metavar="WHAT")]
-    """simulators, tasks, policies or configs."""
+    """simulators, tasks, policies, algorithms or configs."""
     simulator: tyro.conf.Positional[str] = ""
     """Whose tasks; default: those of every simulator."""
     match: str = ""
@@ -76,7 +78,7 @@ def run(config: ListConfig) -> Listing:
 
 
 def _simulators(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
-    points = simulators.plug_ins()
+    points = plugins.plug_ins("simulators")
     rows = [(name, simulators.fact(name, "about", ""), _runs_here(name)) for name in sorted(simulators.BUILT_IN)]
     rows += [
         (name, _origin(point), "to be seen")
@@ -98,7 +100,7 @@ def _runs_here(name: str) -> str:
 
 
 def _tasks(config: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
-    known = sorted({*simulators.BUILT_IN, *simulators.plug_ins()})
+    known = plugins.names("simulators")
     if config.simulator:
         check_names([config.simulator], known)
     name, below = simulators.split_id(config.simulator)
@@ -124,10 +126,24 @@ def _policies(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], st
     rows = []
     for name, about in sorted(policies.FACTS.items()):
         rows.append((name, about.what, about.chunk, f"manyarms[{about.extra}]" if about.extra else ""))
-    points = sorted(policies.plug_ins().items())
+    points = sorted(plugins.plug_ins("policies").items())
     rows += [(name, _origin(point), "", "") for name, point in points if name not in policies.BUILT_IN]
     note = "--policy also takes package.module:factory and the folder of a checkpoint"
     return ("name", "what", "chunk", "needs"), rows, note
+
+
+def _algorithms(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
+    rows = [(name, _about(target.partition(":")[0])) for name, target in plugins.built_in("algorithms").items()]
+    rows += [(name, _origin(point)) for name, point in sorted(plugins.plug_ins("algorithms").items())]
+    return ("adv_type", "what"), rows, "algorithm.adv_type also takes package.module:Class"
+
+
+def _about(module: str) -> str:
+    """Return the first line of a module's docstring; what it imports would take seconds."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return (ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or "").partition("\n")[0]
 
 
 def _configs(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
@@ -143,7 +159,13 @@ def _origin(point: Any) -> str:
     return f"plug-in of {point.dist.name} {point.dist.version}" if point.dist else f"plug-in {point.value}"
 
 
-_LISTS = {"simulators": _simulators, "tasks": _tasks, "policies": _policies, "configs": _configs}
+_LISTS = {
+    "simulators": _simulators,
+    "tasks": _tasks,
+    "policies": _policies,
+    "algorithms": _algorithms,
+    "configs": _configs,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,16 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from manyarms import plugins
 from manyarms.doctor.processes import ask
 from manyarms.doctor.rows import FAULT, Row, absent, fault, ok
 from manyarms.doctor.stacks import Stack, Where, stack_of
 from manyarms.errors import ManyarmsError, StartError, UnknownName, did_you_mean
 from manyarms.simulators import registry
 from manyarms.vector import make_vec
+from manyarms.workers import main
 
 _STEPS = 5
 
-_LIST_PLUG_INS = "import runpy, sys, json; print(json.dumps(sorted(runpy.run_path(sys.argv[1])['plug_ins']())))"
+_LIST_PLUG_INS = (
+    "import json, runpy, sys; runpy.run_path(sys.argv[1])['adopt_package'](); "
+    "from manyarms.plugins import plug_ins; print(json.dumps(sorted(plug_ins('simulators'))))"
+)
 _LIST_MISSING = (
     "import importlib.util, json, sys; "
     "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
@@ -29,8 +34,8 @@ _LIST_MISSING = (
 def known(python: str | None, seconds: float) -> list[str]:
     """Return the names of all simulators: our own, and those of plug-ins where the workers run."""
     if python is None:
-        return sorted({*registry.BUILT_IN, *registry.plug_ins()})
-    answer = ask([python, "-c", _LIST_PLUG_INS, registry.__file__], seconds)
+        return plugins.names("simulators")
+    answer = ask([python, "-c", _LIST_PLUG_INS, main.__file__], seconds)
     return sorted({*registry.BUILT_IN, *(json.loads(answer.said) if not answer.failure else [])})
 
 
@@ -38,7 +43,7 @@ def check_names(named: Sequence[str], names: Sequence[str]) -> None:
     """Refuse simulators that nobody knows."""
     for simulator in named:
         name = registry.split_id(simulator)[0]
-        if not registry.is_import_string(name) and name not in names:
+        if not plugins.is_import_string(name) and name not in names:
             raise UnknownName(f"there is no simulator named {name!r}", do=did_you_mean(name, names))
 
 
@@ -74,7 +79,7 @@ def try_out(simulator: str, stack: Stack, python: str | None, named: bool, secon
     """Start a worker, reset and step it, and look at its pictures."""
     trial = stack.trial()
     name, task = registry.split_id(simulator)
-    full = simulator if task or registry.is_import_string(name) else f"{name}/{trial.task}"
+    full = simulator if task or plugins.is_import_string(name) else f"{name}/{trial.task}"
     # Before the check as a whole is late, so that the error's own words are heard.
     limits = {"start_timeout": 0.6 * seconds, "reset_timeout": 0.3 * seconds, "step_timeout": 0.3 * seconds}
     settings: dict[str, Any] = {**limits, "on_failure": "raise", "action_bounds": "clip", **trial.options}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from manyarms import plugins
 from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import Recipe
 from manyarms.learning.config import EnvSettings, TrainConfig
@@ -18,7 +19,7 @@ from manyarms.policies.registry import find_policy, make_policy
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.evaluation import tasks_of
 from manyarms.reporting.filming import EpisodeVideos
-from manyarms.rollout import Runner, RunnerConfig
+from manyarms.rollout import RewardHook, Runner, RunnerConfig
 from manyarms.simulators.base import Spec
 from manyarms.simulators.registry import split_id
 from manyarms.vector import SimulatorConfig, VectorConfig, VectorEnv, make_vec
@@ -96,11 +97,26 @@ def runner_config(config: TrainConfig, keep: tuple[str, ...]) -> RunnerConfig:
     return RunnerConfig(pipeline_stage_num=rollout.pipeline_stage_num, replan_horizon=rollout.replan_horizon, keep=keep)
 
 
+def runner_for(config: TrainConfig, envs: VectorEnv, policy: TrainablePolicy) -> Runner:
+    """Return what plays the episodes that are learnt from."""
+    return Runner(envs, policy, runner_config(config, policy.reads), rewards=reward_hooks(config.train.rewards))
+
+
+def reward_hooks(names: Sequence[str]) -> list[RewardHook]:
+    """Find reward hooks by name; a class is made without arguments."""
+    found = [plugins.resolve("rewards", name, trusted=True) for name in names]
+    hooks = [hook() if isinstance(hook, type) else hook for hook in found]
+    for name, hook in zip(names, hooks, strict=True):
+        if not callable(hook):
+            raise ConfigError(f"the reward {name!r} cannot be called", do="def hook(scene): return one number per row")
+    return hooks
+
+
 def trainer_for(
     config: TrainConfig, envs: VectorEnv, policy: TrainablePolicy, ranks: Ranks, reference: TrainablePolicy | None
 ) -> Trainer:
     """Return what trains a policy in these environments."""
-    runner = Runner(envs, policy, runner_config(config, policy.reads))
+    runner = runner_for(config, envs, policy)
     return Trainer(runner, learner_for(config, policy, ranks, reference), tasks_of(envs), trainer_config(config))
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from manyarms import trust
+from manyarms import plugins, trust
 from manyarms.errors import ConfigError
 from manyarms.learning.course import Course
 from manyarms.learning.digests import DIGESTED, PREFIX, check_digests, steps_of, write_digests
@@ -141,7 +141,7 @@ class CheckpointPolicy:
         self._recipe = recipe_of(self._path)
         if not trust_code:
             source = self._path / "policy.json"
-            trust.check_policy(self._recipe.model_type, in_checkpoints(), source)
+            plugins.check_installed("policies", self._recipe.model_type, source, among=in_checkpoints())
             trust.check_options(self._recipe.needs, source)
         self.needs = self._recipe.needs
 

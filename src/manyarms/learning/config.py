@@ -31,7 +31,7 @@ class LoggerSettings:
     experiment_name: str = ""
     """Default: the name of the config's file."""
     logger_backends: tuple[str, ...] = ("tensorboard",)
-    """tensorboard, wandb, swanlab; metrics.jsonl is always written."""
+    """tensorboard, wandb, swanlab or a tracker of your own; metrics.jsonl is always written."""
     live: bool = True
     """Keep what can be watched while the run goes on in its folder live."""
 
@@ -142,6 +142,8 @@ class EnvSettings:
     """The interpreter the simulator runs in."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of the simulator or of the vector environment."""
+    rewards: tuple[str, ...] = ()
+    """train: reward hooks, as package.module:hook or a plug-in's name; each adds to a row's last step."""
     video_cfg: VideoSettings = field(default_factory=VideoSettings)
 
     def __post_init__(self) -> None:

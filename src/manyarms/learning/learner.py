@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,40 +182,14 @@ class Learner:
             part = samples.rows(rows).without_effect() if is_filler else samples.rows(rows)
             with self.parallel.adding_up(last=i == len(parts) - 1):
                 found = self.parallel.evaluate(part.observations, part.chosen)
-                loss = self.algorithm.loss(self._minibatch(part, found, counts))
+                reference = self._reference_log_probs(part)
+                given = part.tensors(self.policy.device)
+                loss = self.algorithm.loss(minibatch_of(self.algorithm, found, given, counts, reference))
                 # Ranks' gradients are averaged, but their losses are shares of one mean: they have to be summed.
                 (loss.value * self.ranks.world).backward()
             for name, value in {**loss.metrics, "actor/loss": loss.value.detach()}.items():
                 shares[name] = shares[name] + value if name in shares else value
         return {**shares, "actor/grad_norm": self._apply_gradients()}
-
-    def _minibatch(self, part: Samples, found: Evaluation, counts: tuple[float, float, float]) -> Minibatch:
-        """Bring a part of a minibatch to the device, and what an algorithm sees of it to its level."""
-        mask = self._tensor(part.mask)
-
-        def ratios_of(log_probs: Tensor) -> Tensor:
-            return at_level(log_probs, mask, self.algorithm.logprob_type)
-
-        acted, current = ratios_of(self._tensor(part.log_probs)), ratios_of(found.log_probs)
-        old = None if part.old_log_probs is None else ratios_of(self._tensor(part.old_log_probs))
-        reference = self._reference_log_probs(part)
-        advantages = self._tensor(part.advantages)
-        return Minibatch(
-            advantages=advantages[(..., *[None] * (current.dim() - advantages.dim()))].expand_as(current),
-            log_probs=current,
-            old_log_probs=acted if old is None else old,
-            behavior_log_probs=None if old is None else acted,
-            reference_log_probs=None if reference is None else ratios_of(reference),
-            entropy=at_level(found.entropy, mask, self.algorithm.entropy_type),
-            values=found.values,
-            old_values=None if part.values is None else self._tensor(part.values),
-            returns=None if part.returns is None else self._tensor(part.returns),
-            mask=mask,
-            counts=counts,
-        )
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.policy.device)
 
     def _reference_log_probs(self, part: Samples) -> Tensor | None:
         if self.reference is None or not self.algorithm.kl_beta:
@@ -252,6 +226,35 @@ class Learner:
                 if tensor is not None and not torch.isfinite(local_tensor(tensor)).all():
                     return f"the {kind} of {name} is not finite after {self.steps} steps"
         return f"the gradient's norm is not finite after {self.steps} steps"
+
+
+def minibatch_of(
+    algorithm: Algorithm,
+    found: Evaluation,
+    given: Mapping[str, Tensor],
+    counts: tuple[float, float, float],
+    reference_log_probs: Tensor | None = None,
+) -> Minibatch:
+    """Return what an algorithm sees of some decisions; log-probabilities, [B, K, A], are summed up to its level."""
+    mask, advantages, old = given["mask"], given["advantages"], given.get("old_log_probs")
+
+    def at(x: Tensor) -> Tensor:
+        return at_level(x, mask, algorithm.logprob_type)
+
+    acted, current = at(given["log_probs"]), at(found.log_probs)
+    return Minibatch(
+        advantages=advantages[(..., *[None] * (current.dim() - advantages.dim()))].expand_as(current),
+        log_probs=current,
+        old_log_probs=acted if old is None else at(old),
+        behavior_log_probs=None if old is None else acted,
+        reference_log_probs=None if reference_log_probs is None else at(reference_log_probs),
+        entropy=at_level(found.entropy, mask, algorithm.entropy_type),
+        values=found.values,
+        old_values=given.get("values"),
+        returns=given.get("returns"),
+        mask=mask,
+        counts=counts,
+    )
 
 
 def _summary(gathered: Gathered, targets: Targets) -> dict[str, float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 
+from manyarms import plugins
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.variables import shown
-from manyarms.simulators import registry
 
 
 def plan(config: TrainConfig) -> list[tuple[str, str]]:
@@ -50,6 +50,7 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
 def _code(config: TrainConfig) -> list[str]:
     """Return modules, files and interpreters that a config has run, beside those of ours and of installed plug-ins."""
     named: list[str | None] = [config.actor.model.model_type, config.cloning.expert, config.algorithm.adv_type]
+    named += [*config.runner.logger.logger_backends, *config.train.rewards]
     started: list[str | None] = []
     for env in (config.train, config.eval):
         named += [env.simulator, *env.tasks]
@@ -57,7 +58,7 @@ def _code(config: TrainConfig) -> list[str]:
         for one in env.simulators:
             named += [one.get("simulator"), *one.get("tasks", ())]
             started.append(one.get("python"))
-    code = [name for name in named if name and registry.is_import_string(name)]
+    code = [name for name in named if name and plugins.is_import_string(name)]
     return list(dict.fromkeys([*code, *(python for python in started if python)]))
 
 

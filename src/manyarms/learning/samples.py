@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from manyarms.algorithms.base import Episodes, Targets
 from manyarms.errors import ConfigError
@@ -80,6 +82,12 @@ class Samples:
             None if self.values is None else self.values[index],
             None if self.old_log_probs is None else self.old_log_probs[index],
         )
+
+    def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        """Return what a loss needs of them, on a device."""
+        names = ("mask", "advantages", "log_probs", "old_log_probs", "values", "returns")
+        arrays = {name: getattr(self, name) for name in names}
+        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items() if array is not None}
 
     def without_effect(self) -> Samples:
         """Return the same decisions as if no action had been executed: their loss and its gradient are 0."""

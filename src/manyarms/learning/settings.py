@@ -13,7 +13,7 @@ from typing import Any, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from manyarms.algorithms import built_in, find_algorithm
+from manyarms.algorithms import BUILT_IN, find_algorithm
 from manyarms.algorithms.base import Algorithm
 from manyarms.decoding import check_characters, check_yaml
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName, did_you_mean
@@ -68,8 +68,8 @@ def _checked(given: DictConfig, name: str, called: str = "") -> Settings:
     assert isinstance(plain, dict)
     with hearing() as heard:
         try:
-            kind, loss_type, warnings = _take_algorithm(plain, name)
-            schema = _schema(kind)
+            algorithm, loss_type, warnings = _take_algorithm(plain, name)
+            schema = _schema(algorithm)
             for way in list(_unknown(plain, schema)):
                 warnings.append(_warning(way, name, schema))
                 _drop(plain, way)
@@ -79,7 +79,8 @@ def _checked(given: DictConfig, name: str, called: str = "") -> Settings:
             _refuse_unusable(OmegaConf.to_container(merged, resolve=True), name)
             found = heard.mark(OmegaConf.to_object(merged), merged)
         except ManyarmsError as error:
-            raise type(error)(heard.hide(error.what), why=heard.hide(error.why), do=error.do) from None
+            kind = ConfigError if isinstance(error, ConfigError) else type(error)
+            raise kind(heard.hide(error.what), why=heard.hide(error.why), do=error.do) from None
         except (OmegaConfBaseException, TypeError, ValueError, RecursionError) as error:
             key = getattr(error, "full_key", None)
             raise ConfigError(
@@ -118,7 +119,7 @@ def _take_algorithm(plain: dict[Any, Any], name: str) -> tuple[type[Algorithm], 
 
     adv_type = "gae" if group.get("adv_type") is None else value_of("adv_type")
     if not isinstance(adv_type, str):
-        raise ConfigError(f"{name}: algorithm.adv_type is {adv_type!r}", do=f"choose from {', '.join(built_in())}")
+        raise ConfigError(f"{name}: algorithm.adv_type is {adv_type!r}", do=f"choose from {', '.join(BUILT_IN)}")
     kind = find_algorithm(adv_type)
     loss_type = value_of("loss_type") if "loss_type" in group else None
     group.pop("loss_type", None)
@@ -135,7 +136,7 @@ def _take_algorithm(plain: dict[Any, Any], name: str) -> tuple[type[Algorithm], 
 def _defaults_elsewhere() -> Mapping[str, list[Any]]:
     """Return the settings of all built-in algorithms, each with the values that mean nothing was chosen."""
     found: dict[str, list[Any]] = {}
-    for kind in built_in().values():
+    for kind in map(find_algorithm, BUILT_IN):
         for entry in fields(kind):
             found.setdefault(entry.name, [None]).append(entry.default)
     found["group_size"].append(1)  # no groups
@@ -248,7 +249,7 @@ def _kind_of(key: str) -> str:
     for part in key.replace("[", ".").split("."):
         hints = get_type_hints(kind) if is_dataclass(kind) else {}
         if kind is Algorithm:
-            hints = {key: hint for each in built_in().values() for key, hint in get_type_hints(each).items()}
+            hints = {key: hint for each in map(find_algorithm, BUILT_IN) for key, hint in get_type_hints(each).items()}
         if part not in hints:
             break
         kind, known = hints[part], f"{known}.{part}".lstrip(".")

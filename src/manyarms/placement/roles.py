@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from manyarms.learning.assembly import network_for, opened, recipe_for, runner_config, videos_for
+from manyarms.learning.assembly import network_for, opened, recipe_for, runner_for, videos_for
 from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.checkpoint import Recipe
 from manyarms.learning.config import EnvSettings, TrainConfig
@@ -25,7 +25,7 @@ from manyarms.placement.weights import Broadcast, Held, Weights, pack
 from manyarms.reporting.evaluation import tasks_of
 from manyarms.reporting.live import LiveView
 from manyarms.reporting.results import EpisodeResult
-from manyarms.rollout import Episode, Runner
+from manyarms.rollout import Episode
 from manyarms.simulators.base import Spec
 from manyarms.vector import EpisodeId
 
@@ -72,7 +72,7 @@ class RolloutRole:
         self._policy = network_for(self._recipe, self._envs.simulator_spec, config)
         self._policy.prepare_to_learn()  # weights arrive as who learns holds them, and have to be judged alike
         self._policy.eval()
-        self._runner = Runner(self._envs, self._policy, runner_config(config, self._policy.reads))
+        self._runner = runner_for(config, self._envs, self._policy)
         judged = replace(config, env=replace(config.env, eval=_rendering_on(config.eval, seat)))
         name = f"rollout-{seat.rank}"
         self._evaluator = Evaluator(judged, self._recipe, ranks, folder, self._stack, name=name)

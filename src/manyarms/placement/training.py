@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.checkpoint import latest
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.folder import RunFolder
@@ -28,7 +28,7 @@ from manyarms.placement.plan import Plan, plan
 from manyarms.placement.topology import Node, cluster_from
 from manyarms.reporting.console import lined_up, say
 from manyarms.reporting.live import forget_earlier
-from manyarms.simulators.registry import UnknownSimulator, resolve
+from manyarms.simulators.registry import resolve
 
 _EVERYWHERE = {"env,rollout,actor": "all"}
 
@@ -88,7 +88,7 @@ def _says(config: TrainConfig, what: str) -> bool:
 def _class_says(simulator: str, what: str) -> bool:
     try:
         return bool(getattr(resolve(simulator)[0], what, False))
-    except (ImportError, AttributeError, UnknownSimulator):
+    except (ImportError, AttributeError, UnknownName):
         return False
 
 

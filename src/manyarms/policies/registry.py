@@ -7,24 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyarms.errors import ConfigError, UnknownName, did_you_mean
+from manyarms import plugins
+from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import Policy
 from manyarms.simulators.base import Spec
-from manyarms.simulators.registry import import_object, is_import_string
-
-ENTRY_POINT_GROUP = "manyarms.policies"
-
-#: Built-in policies: name -> import string. Nothing is imported before it is asked for.
-BUILT_IN = {
-    "random": "manyarms.policies.scripted:RandomPolicy",
-    "expert": "manyarms.policies.scripted:ExpertPolicy",
-    "mlp": "manyarms.policies.small:MlpPolicy",
-    "pixel": "manyarms.policies.small:PixelPolicy",
-    "openvla_oft": "manyarms.policies.openvla_oft.policy:OpenVlaOftPolicy",
-    "replay": "manyarms.reporting.recording:replay_policy",
-    "remote": "manyarms.policies.remote:RemotePolicy",
-    "pi0": "manyarms.policies.pi0.policy:Pi0Policy",
-}
 
 
 class About(NamedTuple):
@@ -33,20 +19,41 @@ class About(NamedTuple):
     what: str
     chunk: str
     """Actions a decision."""
-    extra: str = ""
-    """What `pip install manyarms[…]` must have brought."""
+    factory: str
+    """Its import string, and in brackets what `pip install manyarms[…]` must have brought."""
+
+    @property
+    def extra(self) -> str:
+        return self.factory.partition("[")[2].rstrip("]")
 
 
+#: Our own. Nothing is imported before it is asked for.
 FACTS = {
-    "random": About("actions drawn at random", "1 (option chunk)"),
-    "expert": About("the way points of a task's own expert, where it has one", "1"),
-    "mlp": About("a small network that sees numbers", "8 (option chunk)", "torch"),
-    "pixel": About("a small network that sees images", "8 (option chunk)", "torch"),
-    "openvla_oft": About("OpenVLA-OFT, from a checkpoint", "8, or as the checkpoint says", "torch,vla"),
-    "replay": About("the actions of a recording", "1 (option chunk)"),
-    "remote": About("whatever `manyarms serve` or openpi serves", "as the server says", "serve"),
-    "pi0": About("PI0, from a checkpoint", "as the checkpoint says", "torch,vla"),
+    "random": About("actions drawn at random", "1 (option chunk)", "manyarms.policies.scripted:RandomPolicy"),
+    "expert": About(
+        "the way points of a task's own expert, where it has one", "1", "manyarms.policies.scripted:ExpertPolicy"
+    ),
+    "mlp": About("a small network that sees numbers", "8 (option chunk)", "manyarms.policies.small:MlpPolicy [torch]"),
+    "pixel": About(
+        "a small network that sees images", "8 (option chunk)", "manyarms.policies.small:PixelPolicy [torch]"
+    ),
+    "openvla_oft": About(
+        "OpenVLA-OFT, from a checkpoint",
+        "8, or as the checkpoint says",
+        "manyarms.policies.openvla_oft.policy:OpenVlaOftPolicy [torch,vla]",
+    ),
+    "replay": About("the actions of a recording", "1 (option chunk)", "manyarms.reporting.recording:replay_policy"),
+    "remote": About(
+        "whatever `manyarms serve` or openpi serves",
+        "as the server says",
+        "manyarms.policies.remote:RemotePolicy [serve]",
+    ),
+    "pi0": About(
+        "PI0, from a checkpoint", "as the checkpoint says", "manyarms.policies.pi0.policy:Pi0Policy [torch,vla]"
+    ),
 }
+
+BUILT_IN = {name: about.factory for name, about in FACTS.items()}
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -59,33 +66,18 @@ def find_policy(name: str, *, trust_code: bool = False) -> Any:
     The name is its user's own and may be an import string. It may also be a checkpoint's folder, and what is in there
     may come from anybody: only with `trust_code` does it name code that is not installed.
     """
-    points = plug_ins()
-    if name in BUILT_IN or name in points:
-        return _installed(name, points)
+    if name in plugins.names("policies"):
+        return plugins.resolve("policies", name, trusted=True)
     if (Path(name) / "policy.json").is_file():
-        return import_object(_CHECKPOINT)(name, trust_code=trust_code)
-    if is_import_string(name):
-        try:
-            return import_object(name)
-        except ImportError as error:
-            raise UnknownName(f"there is no policy {name!r}", why=str(error)) from error
-    if "/" in name or Path(name).is_dir():
+        return plugins.import_object(_CHECKPOINT)(name, trust_code=trust_code)
+    if not plugins.is_import_string(name) and ("/" in name or Path(name).is_dir()):
         raise _no_checkpoint(Path(name))
-    raise UnknownName(f"there is no policy {name!r}", do=did_you_mean(name, [*BUILT_IN, *points]))
-
-
-def _installed(name: str, points: Mapping[str, Any]) -> Any:
-    try:
-        return import_object(BUILT_IN[name]) if name in BUILT_IN else points[name].load()
-    except ImportError as error:
-        extra = FACTS[name].extra if name in FACTS else ""
-        do = f"pip install 'manyarms[{extra}]'" if extra else "install it"
-        raise ConfigError(f"policy {name!r} needs {error.name or error}", do=do) from error
+    return plugins.resolve("policies", name, trusted=True)
 
 
 def in_checkpoints() -> set[str]:
     """Return the policies that a checkpoint may be of: those of ours that learn, and plug-ins."""
-    return {"mlp", "pixel", "pi0", "openvla_oft", *plug_ins()}
+    return {"mlp", "pixel", "pi0", "openvla_oft", *plugins.plug_ins("policies")}
 
 
 def _no_checkpoint(path: Path) -> ConfigError:
@@ -97,13 +89,6 @@ def _no_checkpoint(path: Path) -> ConfigError:
     return ConfigError(
         what, do="`manyarms policy inspect PATH` says what a folder is; pi0 and openvla_oft take model_path"
     )
-
-
-def plug_ins() -> dict[str, Any]:
-    """Return the entry points of installed plug-ins by name."""
-    from importlib import metadata
-
-    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None, *, trust_code: bool = False) -> Policy:
@@ -124,4 +109,4 @@ def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None,
     return factory(spec, **options)
 
 
-__all__ = ["BUILT_IN", "FACTS", "find_policy", "in_checkpoints", "make_policy", "plug_ins"]
+__all__ = ["BUILT_IN", "FACTS", "find_policy", "in_checkpoints", "make_policy"]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import manyarms
-from manyarms import trust
+from manyarms import plugins, trust
 from manyarms.decoding import read_object
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
@@ -166,7 +166,7 @@ class Recording(Shown):
         head, file = self.head, self.folder / "recording.json"
         name, options, recorded = head.get("simulator"), head.get("options", {}), head.get("python")
         if not trust_code:
-            trust.check_simulator(name, file)
+            plugins.check_installed("simulators", name, file)
             trust.check_options(options, file)
         if python is None and recorded is not None and not trust_code:
             raise ConfigError(

@@ -23,12 +23,20 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from manyarms.errors import ConfigError, did_you_mean
+from manyarms import plugins
+from manyarms.errors import ConfigError
 from manyarms.reporting.console import say
 from manyarms.reporting.reading import is_count, parsed
 from manyarms.reporting.writing import not_written, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
+
+#: Our own, beside plug-ins' (entry points ``manyarms.trackers``) and import strings: name -> import string.
+BUILT_IN = {
+    "tensorboard": f"{__name__}:_TensorBoard",
+    "wandb": f"{__name__}:_Wandb",
+    "swanlab": f"{__name__}:_SwanLab",
+}
 
 #: What the lines of that file count the time in: of all sessions, and of the last since its first update.
 CLOCKS = ("seconds", "session_seconds")
@@ -40,7 +48,7 @@ _PATIENCE = 5.0
 class Trackers:
     """Writes metrics to `metrics.jsonl` and hands them to every other tracker of a run."""
 
-    def __init__(self, folder: Path, views: Mapping[str, _View], from_step: int) -> None:
+    def __init__(self, folder: Path, views: Mapping[str, Tracker], from_step: int) -> None:
         self._path = folder / METRICS_FILE
         self._views = dict(views)
         drop_after(self._path, from_step)
@@ -79,7 +87,7 @@ class Trackers:
         """Show a video, or say where it lies."""
         self._tell(lambda view: view.video(name, path, step))
 
-    def _tell(self, act: Callable[[_View], None]) -> None:
+    def _tell(self, act: Callable[[Tracker], None]) -> None:
         for name, view in list(self._views.items()):
             try:
                 act(view)
@@ -118,34 +126,32 @@ def open_trackers(
 
     W&B and SwanLab cannot take back what they have: there, going on is another run of the same group.
     """
-    for name in backends:
-        if name not in _VIEWS:
-            raise ConfigError(f"there is no logger backend {name!r}", do=did_you_mean(name, _VIEWS))
+    kinds = {name: plugins.resolve("trackers", name, trusted=True) for name in backends}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_written(folder, error) from error
     experiment = experiment_name or folder.resolve().name
     plain = json.loads(json.dumps(dict(config), default=str))
-    run = _Run(folder.resolve(), project_name, experiment, plain, from_step)
-    views: dict[str, _View] = {}
+    run = Run(folder.resolve(), project_name, experiment, plain, from_step)
+    views: dict[str, Tracker] = {}
     with ExitStack() as undo:
-        for name in dict.fromkeys(backends):
-            views[name] = _opened(name, run)
+        for name, kind in kinds.items():
+            views[name] = _opened(name, kind, run)
             undo.callback(views[name].close, failed=True)
         trackers = Trackers(folder, views, from_step)
         undo.pop_all()
     return trackers
 
 
-def _opened(name: str, run: _Run) -> _View:
+def _opened(name: str, kind: Callable[[Run], Tracker], run: Run) -> Tracker:
     try:
-        return _VIEWS[name](run)
+        return kind(run)
     except ImportError as error:
         raise ConfigError(
             f"logging to {name} needs a package that is not installed",
             why=str(error),
-            do=f"pip install 'manyarms[{name}]', or do without: logger_backends=[]",
+            do=(f"pip install 'manyarms[{name}]', or " if name in BUILT_IN else "") + "do without: logger_backends=[]",
         ) from None
 
 
@@ -188,7 +194,7 @@ def _whole_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
 # -- other trackers ---------------------------------------------------------------------------------------------------
 
 
-class _View(Protocol):
+class Tracker(Protocol):
     """A tracker that shows what the file records."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None: ...
@@ -199,7 +205,7 @@ class _View(Protocol):
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """What a tracker is told of a run."""
 
     folder: Path
@@ -216,7 +222,7 @@ class _Run:
 class _TensorBoard:
     """Event files, by TensorBoard's own writer: torch's would make this module need torch."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Run) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -254,7 +260,7 @@ class _TensorBoard:
 class _Wandb:
     """A run of Weights & Biases: online with a key and a network, else in a folder for `wandb sync`."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Run) -> None:
         import wandb
 
         self._wandb: Any = wandb
@@ -267,7 +273,7 @@ class _Wandb:
             mode = _online_or_not("wandb", _wandb_key(url), url, "wandb login")
         self._run = _online_if_it_works("wandb", mode, lambda mode: self._begun(run, mode))
 
-    def _begun(self, run: _Run, mode: str) -> Any:
+    def _begun(self, run: Run, mode: str) -> Any:
         return self._wandb.init(
             mode=mode,
             dir=str(run.folder),
@@ -305,7 +311,7 @@ def _wandb_key(url: str) -> bool:
 class _SwanLab:
     """A run of SwanLab: online with a key and a network, else in a folder for `swanlab sync`."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Run) -> None:
         import swanlab
 
         self._swanlab: Any = swanlab
@@ -315,7 +321,7 @@ class _SwanLab:
             mode = _online_or_not("swanlab", bool(known.api_key), known.api_host, "swanlab login")
         self._run = _online_if_it_works("swanlab", mode, lambda mode: self._begun(run, mode))
 
-    def _begun(self, run: _Run, mode: str) -> Any:
+    def _begun(self, run: Run, mode: str) -> Any:
         return self._swanlab.init(
             mode=mode,
             log_dir=str(run.folder / "swanlab"),
@@ -338,9 +344,6 @@ class _SwanLab:
             self._run.finish(state="crashed", error="the run ended with an error")
         else:
             self._run.finish()
-
-
-_VIEWS: dict[str, Callable[[_Run], _View]] = {"tensorboard": _TensorBoard, "wandb": _Wandb, "swanlab": _SwanLab}
 
 
 def _online_or_not(name: str, key: bool, url: str, login: str) -> str:

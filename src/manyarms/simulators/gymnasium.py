@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..plugins import import_object
 from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownOption, UnknownTask, put
 
 #: The camera that stands for ``env.render()``.
@@ -230,8 +231,6 @@ def wrap(env: Any, wrapper: Any) -> Any:
     if isinstance(wrapper, (list, tuple)):
         wrapper, arguments = wrapper
     if isinstance(wrapper, str):
-        from .registry import import_object
-
         wrapper = import_object(wrapper)
     return wrapper(env, **arguments)
 

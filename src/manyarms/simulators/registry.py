@@ -1,20 +1,15 @@
 """From a name to a simulator, looked up where the simulator lives: inside the worker's interpreter.
 
-Three kinds of names: ``<simulator>/<task>`` (built in, or a plug-in's entry point in the group
-``manyarms.simulators``), ``package.module:factory`` and ``path/to/file.py:factory``. Standard library only, Python 3.8
-and later.
+Names are ``<simulator>/<task>`` (built in or a plug-in's), ``package.module:factory`` or ``path/to/file.py:factory``;
+`plugins.py` looks them up. Standard library only, Python 3.8 and later.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-ENTRY_POINT_GROUP = "manyarms.simulators"
+from .. import plugins
 
 #: Built-in simulators: name -> import string. Nothing is imported before it is asked for.
 BUILT_IN = {
@@ -46,82 +41,18 @@ FACTS: Dict[str, Dict[str, Any]] = {
 }
 
 
-class UnknownSimulator(LookupError):
-    """No simulator has this name; `known` are the names to choose from."""
-
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__("no simulator named %r" % name)
-        self.name = name
-        self.known = sorted(known)
-
-
 def split_id(simulator_id: str) -> Tuple[str, str]:
     """Split ``<simulator>/<task>``; an import string has no task."""
     name, slash, task = simulator_id.partition("/")
-    if ":" in name or not slash or is_import_string(simulator_id):
+    if ":" in name or not slash or plugins.is_import_string(simulator_id):
         return simulator_id, ""
     return name, task
-
-
-def is_import_string(text: str) -> bool:
-    """Tell ``package.module:factory`` and ``dir/file.py:factory`` from ``gym/package:Env-v0``."""
-    module, colon, attribute = text.rpartition(":")
-    if not colon or not module or not attribute.replace(".", "_").isidentifier():
-        return False
-    return module.endswith(".py") or module.replace(".", "_").isidentifier()
-
-
-def import_object(text: str) -> Any:
-    """Import what ``package.module:attribute`` or ``file.py:attribute`` names."""
-    module_name, _, path = text.rpartition(":")
-    if not module_name:
-        raise ImportError("%r is not an import string: write 'package.module:name'" % text)
-    module = load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-    value: Any = module
-    for part in path.split("."):
-        if not hasattr(value, part):
-            raise ImportError("%s has no attribute %r" % (module_name, path))
-        value = getattr(value, part)
-    return value
-
-
-def load_file(path: str) -> Any:
-    """Import a Python file under a name of its own, so that ``if __name__ == "__main__"`` does not run."""
-    path = os.path.abspath(path)
-    if not os.path.isfile(path):
-        raise ImportError("there is no file %s" % path)
-    name = "manyarms_file_" + os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("%s is not a Python file" % path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def plug_ins() -> Dict[str, Any]:
-    """Return the entry points of installed plug-ins by name."""
-    from importlib import metadata
-
-    if sys.version_info >= (3, 10):
-        found: Any = metadata.entry_points(group=ENTRY_POINT_GROUP)
-    else:
-        found = metadata.entry_points().get(ENTRY_POINT_GROUP, ())
-    return {point.name: point for point in found}
 
 
 def resolve(simulator_id: str) -> Tuple[Callable[..., Any], Dict[str, Any]]:
     """Return what builds the simulator, and the arguments its name stands for."""
     name, task = split_id(simulator_id)
-    if is_import_string(name):
-        return import_object(name), {}
-    if name in BUILT_IN:
-        return import_object(BUILT_IN[name]), {"task": task}
-    points = plug_ins()
-    if name in points:
-        return points[name].load(), {"task": task}
-    raise UnknownSimulator(name, [*BUILT_IN, *points])
+    return plugins.load("simulators", name), {} if plugins.is_import_string(name) else {"task": task}
 
 
 def fact(simulator_id: str, name: str, default: Any) -> Any:

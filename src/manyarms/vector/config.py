@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from manyarms.decoding import refuse_unfilled
 from manyarms.errors import ConfigError
-from manyarms.simulators.registry import is_import_string
+from manyarms.plugins import is_import_string
 from manyarms.vector.display import DisplayConfig
 from manyarms.workers.wire import MAX_ROWS_PER_WORKER
 

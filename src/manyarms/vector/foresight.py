@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from manyarms import workers
+from manyarms import plugins, workers
 from manyarms.errors import UnknownName, did_you_mean
 from manyarms.simulators import registry
 from manyarms.simulators.base import UnknownTask
@@ -27,11 +27,11 @@ def foresee(simulator: SimulatorConfig) -> list[str]:
     One that lives in another interpreter is asked there; of those without a name of their own nothing is known.
     """
     name = registry.split_id(simulator.id)[0]
-    if registry.is_import_string(name):
+    if plugins.is_import_string(name):
         return []
     try:
         factory = registry.resolve(simulator.id)[0]
-    except registry.UnknownSimulator as error:
+    except plugins.UnknownPlugin as error:
         if simulator.python is not None:
             return []  # it may be a plug-in of that interpreter
         raise UnknownName(

@@ -14,7 +14,7 @@ from manyarms.vector.process import WorkerProcess
 def start_failure(worker: WorkerProcess, answer: Mapping[str, Any]) -> ManyarmsError:
     """Turn a worker's account of why it could not build its simulator into an error that helps."""
     simulator, task = split_id(worker.simulator.id)
-    if answer["type"] == "UnknownSimulator":
+    if answer["type"] == "UnknownPlugin":
         return UnknownName(
             f"there is no simulator named {simulator!r}",
             why=did_you_mean(simulator, answer["known"]),

@@ -14,9 +14,9 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, 
 
 import numpy as np
 
+from ...plugins import import_object, is_import_string
 from ..base import SpecError, UnknownTask
 from ..choices import snake_case
-from ..registry import import_object, is_import_string
 from .world import World
 
 #: The tip's rotation when the fingers point down.
