@@ -108,10 +108,13 @@ def test_what_cannot_be_listed_is_refused_in_python_too() -> None:
         ListConfig("configs", "gym")
 
 
-def test_configs_are_listed_without_torch() -> None:
-    code = "import sys; from manyarms.cli import run; run(['list', 'configs']); assert 'torch' not in sys.modules"
+@pytest.mark.parametrize("what", ["configs", "algorithms", "policies"])
+def test_lists_are_made_without_torch(what: str) -> None:
+    code = f"import sys; from manyarms.cli import run; run(['list', {what!r}]); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    if what == "algorithms":
+        assert "dapo           DAPO (Yu et al. 2025): GRPO with clip-higher" in done.stdout
 
 
 def test_plug_ins_are_listed(tmp_path: Path) -> None:
