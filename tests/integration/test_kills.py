@@ -46,17 +46,17 @@ class Death:
 DEATHS = {
     "before anything is written": Death("manyarms.learning.checkpoint:_write"),
     "within the first checkpoint": Death("pathlib:Path.replace", 4),
-    "between the first checkpoint and the first evaluation": Death("manyarms.learning.training:_Alone.judge"),
+    "between the first checkpoint and the first evaluation": Death("manyarms.learning.training:LocalBackend.evaluate"),
     "within the first line of evaluations": Death("manyarms.learning.folder:RunFolder.add_evaluation", when="within"),
     "between the first evaluation and its metrics": Death("manyarms.reporting.trackers:Trackers.log"),
     "within the first line of metrics": Death("manyarms.reporting.trackers:Trackers.log", when="within"),
     "after the first line of metrics": Death("manyarms.reporting.trackers:Trackers.log", when="after"),
     "between an evaluation and its metrics": Death("manyarms.reporting.trackers:Trackers.log", 4),
     "within a line of metrics": Death("manyarms.reporting.trackers:Trackers.log", 4, "within"),
-    "between metrics and their checkpoint": Death("manyarms.learning.training:_Alone.save", 3),
+    "between metrics and their checkpoint": Death("manyarms.learning.training:LocalBackend.save", 3),
     "while an old checkpoint is dropped": Death("manyarms.learning.folder:RunFolder.drop_old_checkpoints", 3, "after"),
     "between the last evaluation and its metrics": Death("manyarms.reporting.trackers:Trackers.log", 7),
-    "between the last metrics and the last checkpoint": Death("manyarms.learning.training:_Alone.save", 4),
+    "between the last metrics and the last checkpoint": Death("manyarms.learning.training:LocalBackend.save", 4),
     "before the report": Death("manyarms.learning.folder:RunFolder.end"),
 }
 
@@ -150,7 +150,7 @@ def test_a_run_that_was_cloned_first_keeps_the_same_books(tmp_path: Path) -> Non
     words = ["cloning.episodes=4", "cloning.expert=standins:keen", "cloning.steps=20", "runner.max_steps=1"]
     config = written(tmp_path)
     train(load(config, [*in_folder(tmp_path, "whole"), *words]))
-    killed(Death("manyarms.learning.training:_Alone.judge"), config, [*in_folder(tmp_path), *words])
+    killed(Death("manyarms.learning.training:LocalBackend.evaluate"), config, [*in_folder(tmp_path), *words])
     assert (tmp_path / "walk" / "checkpoints" / "global_step_0").is_dir(), "it is not cloned again"
     train(load(config, [*in_folder(tmp_path), *words]), resume=True)
     assert curve(tmp_path / "walk") == curve(tmp_path / "whole")
@@ -192,7 +192,7 @@ def test_a_checkpoint_is_dropped_whole_or_not_at_all(
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["global_step_0", "global_step_6"]
 
 
-class LosingCrew:
+class LosingBackend:
     """Plays and learns nothing; those who learn are lost in the first evaluation."""
 
     tasks: tuple[str | None, ...] = (None,)
@@ -208,7 +208,7 @@ class LosingCrew:
         self.iteration += 1
         return dict.fromkeys(("env/return", "env/success_once", "throughput/env_steps_per_s"), float(self.iteration))
 
-    def judge(self) -> list[EpisodeResult]:
+    def evaluate(self) -> list[EpisodeResult]:
         if self._deaths:
             self._deaths -= 1
             raise LearnersLost("actor 0 is gone")
@@ -220,16 +220,16 @@ class LosingCrew:
         known = dict.fromkeys(("position", "env_steps", "optimizer_steps"), 0)
         (path / "trainer.json").write_text(json.dumps({"iteration": self.iteration, **known, "optimizer": []}))
 
-    def mend(self, lost: LearnersLost) -> None:
+    def recover(self, lost: LearnersLost) -> None:
         """Nothing is broken."""
 
 
 def test_a_placed_run_whose_learners_die_in_the_first_evaluation_has_it_all_the_same(tmp_path: Path) -> None:
     settings = load(written(tmp_path), [*in_folder(tmp_path), "runner.max_steps=2"])
     folder = RunFolder(settings)
-    crew: Any = LosingCrew(folder.checkpoints, deaths=1)
+    backend: Any = LosingBackend(folder.checkpoints, deaths=1)
     with folder.claimed(), Interrupts() as interrupts:
-        run_in_spite_of_deaths(Run(settings, Ranks(), folder, interrupts, crew), crew, folder, None, 3)
+        run_in_spite_of_deaths(Run(settings, Ranks(), folder, interrupts), backend, folder, None, 3)
     assert [line["step"] for line in lines(folder.path)] == [0, 1, 2]
     assert [line["step"] for line in lines(folder.path) if "eval/return" in line] == [0, 2]
 

@@ -417,7 +417,7 @@ def decisions(policy: OpenVlaOftPolicy, count: int = 6) -> Samples:
     advantages = np.linspace(-1.0, 1.0, count).astype(np.float32)
     mask = np.ones(chunk.extras["log_probs"].shape[:2], np.float32)
     return Samples(
-        *(observations, chunk.extras["chosen"], chunk.extras["log_probs"], mask, advantages, np.arange(count)),
+        *(observations, chunk.extras["chosen"], chunk.extras["log_probs"], mask, advantages),
         returns=advantages * 2.0,
         values=chunk.extras["values"],
     )

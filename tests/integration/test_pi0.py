@@ -647,7 +647,7 @@ def test_who_plays_takes_the_weights_of_who_learns_in_bf16(
         plays.take(weights)
         report, *_ = plays.play(version, [], [EpisodeId("near", 1)])
     assert isinstance(report, Report)
-    assert len(report.outcomes) == 1
+    assert len(report.summaries) == 1
 
 
 # -- probabilities and learning ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from manyarms.errors import ConfigError, StartError
 from manyarms.placement.cluster import living_nodes
-from manyarms.placement.driver import PlacedCrew
+from manyarms.placement.driver import RayBackend
 from manyarms.placement.learner_group import LearnerGroup
 from manyarms.placement.learners import Share
 from placement import AHEAD, ONE_LEARNER, PLACED, SHARED, SMALL_STORE, Disturbed, all_gone, run, undisturbed
@@ -200,14 +200,14 @@ def test_weights_that_are_lost_before_anybody_has_them_cost_what_was_learnt_sinc
 ) -> None:
     words = ["runner.val_check_interval=0"]
     whole = undisturbed(tmp_path_factory, *words)
-    update = PlacedCrew.update
+    update = RayBackend.update
 
-    def updated(crew: PlacedCrew) -> dict[str, float]:
-        if crew.iteration == 3 and not second.lost:
+    def updated(backend: RayBackend) -> dict[str, float]:
+        if backend.iteration == 3 and not second.lost:
             second.lose()
-        return update(crew)
+        return update(backend)
 
-    monkeypatch.setattr(PlacedCrew, "update", updated)
+    monkeypatch.setattr(RayBackend, "update", updated)
     found = run(tmp_path, *words, *TWO, f"{PLACED}env,rollout=0", f"{PLACED}actor=1")
     assert second.lost
     assert_same_run(found.folder, whole)

@@ -20,7 +20,7 @@ from manyarms.learning.settings import Settings, from_mapping
 from manyarms.placement import cluster as clusters
 from manyarms.placement import driver, learner_group, training
 from manyarms.placement.cluster import RayCluster, RayNode
-from manyarms.placement.driver import PlacedCrew
+from manyarms.placement.driver import RayBackend
 from manyarms.placement.faults import LearnersLost, ProcessLost, RayLost, Whereabouts
 from manyarms.placement.learner_group import LearnerGroup
 from manyarms.placement.learners import Standing
@@ -363,15 +363,15 @@ class Stage:
         self.interrupts = Interrupts()
         settings = settings_of(tmp_path, **algorithm)
         cluster: Any = SimpleNamespace(check_at_times=lambda: None)
-        self.crew = PlacedCrew(settings, plan, cluster, folder, self.interrupts)
-        self.rollouts = cast(RolloutsStandIn, self.crew._rollouts)
-        self.learners = cast(LearnersStandIn, self.crew._learners)
+        self.backend = RayBackend(settings, plan, cluster, folder, self.interrupts)
+        self.rollouts = cast(RolloutsStandIn, self.backend._rollouts)
+        self.learners = cast(LearnersStandIn, self.backend._learners)
         self.said: list[str] = []
         self.answered = 0
         standin.passing = self.answer_next
 
     def begin(self) -> None:
-        self.crew.begin(None, self.said.append)
+        self.backend.begin(None, self.said.append)
 
     def answer_next(self) -> None:
         """Have the oldest call that nobody has answered end well."""
@@ -394,7 +394,7 @@ def stage(tmp_path: Path, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_death_is_one_death_whoever_hears_of_it(stage: Callable[..., Stage]) -> None:
     now = stage(max_staleness=1)
-    now.crew.update()
+    now.backend.update()
     ahead = next(asked for asked in now.rollouts.played if not asked.refs[0].there)
     real = now.rollouts.judge
 
@@ -413,18 +413,18 @@ def test_a_death_is_one_death_whoever_hears_of_it(stage: Callable[..., Stage]) -
 
     late: list[Ref] = []
     now.rollouts.judge, now.rollouts.restart = judge, restart
-    found = now.crew.judge()
+    found = now.backend.evaluate()
     assert now.rollouts.ended == [(ahead.rank, 1)]
     assert sorted(map(str, found)) == sorted(
         f"judged by {rank}, life {2 if rank == ahead.rank else 1}" for rank in range(2)
     )
-    now.crew.update()
+    now.backend.update()
     assert now.rollouts.ended == [(ahead.rank, 1)], "and what it was playing is played by the new one"
 
 
 def test_the_death_of_an_earlier_life_ends_no_later_one(stage: Callable[..., Stage]) -> None:
     now = stage()
-    playing = now.crew._playing
+    playing = now.backend._playing
     playing.allow(0, ["weights"])
     part = playing._parts[now.rollouts.played[0].refs[0]]
     now.rollouts.lives[0] = 2  # somebody else has heard of it first
@@ -446,10 +446,10 @@ def test_all_who_were_on_a_lost_node_are_replaced_once_and_play_again(stage: Cal
     def restart(rank: int, error: BaseException) -> None:
         RolloutsStandIn.restart(now.rollouts, rank, error)
         if rank == 0:  # meanwhile the other's death is heard of
-            now.crew._playing.replace(1, 1, error)
+            now.backend._playing.replace(1, 1, error)
 
     now.learners.learns, now.rollouts.restart = learns, restart
-    now.crew.update()
+    now.backend.update()
     assert now.rollouts.ended == [(0, 1), (1, 1)]
 
 
@@ -464,7 +464,7 @@ def test_who_was_not_there_at_a_broadcast_is_given_weights(gone: list[int], stag
             raise losses.pop()
 
     now.learners.learns = learns
-    now.crew.update()
+    now.backend.update()
     again = [asked for asked in now.rollouts.played if asked.life == 2]
     assert [asked.rank for asked in again] == gone
     assert all(asked.weights == ["weights 0 of version 0"] for asked in again), "fetched once, for all of them"
@@ -482,7 +482,7 @@ def test_weights_that_were_lost_on_their_way_are_fetched_anew(stage: Callable[..
             now.answer_next()
 
     standin.passing = answer
-    now.crew.update()
+    now.backend.update()
     assert not now.rollouts.ended, "who plays is well"
     assert [asked.weights for asked in now.rollouts.played] == [
         *[["weights 0 of version 0"]] * 2,
@@ -494,20 +494,20 @@ def test_weights_that_nobody_has_any_more_cost_what_was_learnt_since_the_last_ch
     stage: Callable[..., Stage],
 ) -> None:
     now = stage(max_staleness=1)
-    now.crew.update()
-    now.crew._playing.allow(1, now.crew._weights)
+    now.backend.update()
+    now.backend._playing.allow(1, now.backend._weights)
     old = next(asked for asked in now.rollouts.played if not asked.refs[0].there)
     assert old.weights == ["weights 0 of version 0"]
     now.rollouts.answer(old, failed_with(LOST))
     with pytest.raises(LearnersLost, match="version 0 of the weights was lost"):
-        now.crew._playing.heard(old.refs[0])
+        now.backend._playing.heard(old.refs[0])
 
 
 def test_weights_that_are_lost_again_and_again_end_it(stage: Callable[..., Stage], standin: StandIn) -> None:
     now = stage()
     standin.passing = lambda: now.rollouts.answer(now.rollouts.played[-1], failed_with(LOST))
     with pytest.raises(LearnersLost, match="again and again"):
-        now.crew.update()
+        now.backend.update()
 
 
 def test_judging_survives_lost_weights(stage: Callable[..., Stage]) -> None:
@@ -521,17 +521,17 @@ def test_judging_survives_lost_weights(stage: Callable[..., Stage]) -> None:
         return ref
 
     now.rollouts.judge = judge
-    assert len(now.crew.judge()) == 2
+    assert len(now.backend.evaluate()) == 2
     assert now.learners.given == ["weights 0 of version 0", "weights 1 of version 0"]
     assert not now.rollouts.ended
 
 
 def test_other_errors_of_those_who_play_come_out_as_they_went_in(stage: Callable[..., Stage]) -> None:
     now = stage()
-    now.crew._playing.allow(0, ["weights"])
+    now.backend._playing.allow(0, ["weights"])
     now.rollouts.answer(now.rollouts.played[0], failed_with(StartError("no such scene")))
     with pytest.raises(StartError, match="no such scene"):
-        now.crew._playing.heard(now.rollouts.played[0].refs[0])
+        now.backend._playing.heard(now.rollouts.played[0].refs[0])
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["who plays is slow", "who plays is fast"])
@@ -542,9 +542,9 @@ def test_groups_are_played_with_the_same_weights_however_fast_who_plays_is(
     now = stage(max_staleness=2, **group)
 
     if fast:  # all that may be played is played while the others learn
-        now.learners.learns = lambda: now.crew._waiting.until(lambda: not now.crew._playing.pending)
+        now.learners.learns = lambda: now.backend._waiting.until(lambda: not now.backend._playing.pending)
     for _ in range(5):
-        now.crew.update()
+        now.backend.update()
     assert [asked.weights[0].rpartition(" ")[2] for asked in now.rollouts.played if asked.rank == 0][:5] == list(
         "00012"
     )
@@ -554,7 +554,7 @@ def test_a_signal_ends_a_run_where_all_that_was_learnt_is_written_down(
     stage: Callable[..., Stage], standin: StandIn
 ) -> None:
     now = stage(broadcasts=True)
-    waiting = now.crew._waiting
+    waiting = now.backend._waiting
     late: list[Ref] = []
 
     def broadcast(*_: Any) -> None:
@@ -575,13 +575,13 @@ def test_a_signal_ends_a_run_where_all_that_was_learnt_is_written_down(
     standin.passing = answer
     now.learners.broadcast = broadcast
     now.learners.learns = lambda: setattr(now.interrupts, "stop", "SIGINT")
-    now.crew.update()
-    assert now.crew.iteration == 1
+    now.backend.update()
+    assert now.backend.iteration == 1
     now.rollouts.judge = judge
-    assert now.crew.judge() == ["judged by 0", "judged by 1"]
+    assert now.backend.evaluate() == ["judged by 0", "judged by 1"]
     with pytest.raises(Stopped):
-        now.crew.update()
-    assert now.crew.iteration == 1
+        now.backend.update()
+    assert now.backend.iteration == 1
 
 
 # -- Ray itself -------------------------------------------------------------------------------------------------------

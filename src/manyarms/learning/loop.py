@@ -1,10 +1,10 @@
-"""The loop of a run, whoever plays and learns: update, evaluate, save, log, until it is done or told to stop."""
+"""The loop of training, wherever the work happens: update, evaluate, save, log, until it is done or told to stop."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,9 +23,6 @@ from manyarms.reporting.results import EpisodeResult, by_task, summarise
 from manyarms.reporting.runs import StopReason
 from manyarms.reporting.showing import Shown, Telling
 from manyarms.reporting.trackers import Trackers, open_trackers
-
-#: Why a run ends, to programs and in words.
-Ending = tuple[StopReason, str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,12 +62,12 @@ def _counted(updates: int) -> str:
     return f"{updates} update" + ("" if updates == 1 else "s")
 
 
-class Crew(Protocol):
-    """Whoever plays and learns: one process, one of several ranks, or roles all over a cluster."""
+class Backend(Protocol):
+    """Where the work of a run happens: in this process, on one of several ranks, or all over a cluster."""
 
     @property
     def tasks(self) -> list[str | None]:
-        """What is played."""
+        """What is played; known once it has begun."""
         ...
 
     @property
@@ -78,15 +75,15 @@ class Crew(Protocol):
         """Updates so far."""
         ...
 
-    def begin(self, start: Path | None, say: Callable[[str], None]) -> None:
+    def begin(self, checkpoint: Path | None, say: Callable[[str], None], /) -> None:
         """Get first weights, or go on from a checkpoint."""
         ...
 
     def update(self) -> dict[str, float]:
-        """Play and learn; return what people watch."""
+        """Play episodes in schedule order until enough are worth learning from, learn, return what is logged."""
         ...
 
-    def judge(self) -> list[EpisodeResult]:
+    def evaluate(self) -> list[EpisodeResult]:
         """Play the held-out episodes."""
         ...
 
@@ -95,52 +92,82 @@ class Crew(Protocol):
         ...
 
 
-class Run:
-    """A crew at work, and the books about it."""
+def train(run: Run, backend: Backend, checkpoint: Path | None) -> TrainResult:
+    """Play, learn, evaluate, save, until the updates are made, the time is over, or someone asks to stop."""
+    with run.opened(backend, checkpoint):
+        try:
+            if run.is_fresh:
+                run.save()  # global_step_0: what kl_beta holds to
+            if run.is_unjudged:
+                run.evaluate_first()
+                run.log()
+            run.start_clock()
+            while run.goes_on:
+                run.advance(backend.update())
+                if run.must_evaluate:
+                    run.evaluate()
+                run.listen()
+                run.log()  # before the checkpoint that stands for it: a resume finds both
+                if run.must_save:
+                    run.save()
+                run.show()
+        except Stopped:  # by a signal, at a moment at which nothing is lost
+            run.interrupt()
+        return run.conclude()
 
-    def __init__(self, settings: Settings, ranks: Ranks, folder: RunFolder, interrupts: Interrupts, crew: Crew) -> None:
+
+class Run:
+    """The books of a run: what is logged, when to evaluate and to save, why it ends."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, folder: RunFolder, interrupts: Interrupts) -> None:
         self._settings, self._config, self._ranks, self._folder = settings, settings.config, ranks, folder
-        self._interrupts, self._crew = interrupts, crew
+        self._interrupts = interrupts
         self._evaluations: list[tuple[int, list[EpisodeResult]]] = []
         self._metrics: dict[str, float] = {}
+        """What is to be logged next."""
+        self._updated: dict[str, float] = {}
+        """Of the last update."""
+        self._concluded = False
         self._saving = 0.0
         """Seconds spent on checkpoints since anything was last logged."""
 
-    def run(self, start: Path | None) -> TrainResult:
-        """Begin or go on, and see it through to the report."""
-        config, folder, ranks, crew = self._config, self._folder, self._ranks, self._crew
-        first = 0 if start is None else iteration_of(start)
+    @contextmanager
+    def opened(self, backend: Backend, checkpoint: Path | None) -> Iterator[None]:
+        """Begin or go on; whatever ends it early is written down."""
+        self._backend, config = backend, self._config
+        first = 0 if checkpoint is None else iteration_of(checkpoint)
         limit = config.runner.max_seconds
-        with TrainingBoard(config.runner.updates, first=first, silent=not ranks.first, limit=limit) as board:
+        with TrainingBoard(config.runner.updates, first=first, silent=not self._ranks.first, limit=limit) as board:
             self._board = board
             with self._interrupts.may_stop():
-                crew.begin(start, board.say)
-            if start is not None:
-                board.say(f"going on from {start}")
-            anew = self._is_to_be_judged_first(start)
-            if ranks.first:
-                folder.begin(self._settings, crew.tasks, crew.iteration, anew=anew)
-                if config.runner.logger.live:
-                    board.recorded(folder.path)
-            kept = [] if anew else self._evaluations
-            self._evaluations = [(step, found) for step, found in kept if step <= crew.iteration]
-            with self._trackers(crew.iteration) as self._logged, ExitStack() as unless_it_ends_well:
+                backend.begin(checkpoint, board.say)
+            if checkpoint is not None:
+                board.say(f"going on from {checkpoint}")
+            self._open_books(is_new=checkpoint is None)
+            with self._trackers(backend.iteration) as self._logged, ExitStack() as unless_it_ends_well:
                 unless_it_ends_well.push(self._failed)
-                reason, words = self._loop(saved=start is not None, judged=not anew)
+                yield
                 unless_it_ends_well.pop_all()
-                report = self._conclude(reason, words)
-        return TrainResult(folder.path, crew.iteration, self._metrics, self._evaluations, words, report, reason)
 
-    def _is_to_be_judged_first(self, start: Path | None) -> bool:
-        """Tell whether nothing is on record yet: nothing was begun, or it ended before the first evaluation did."""
-        if start is None:
-            return True
-        return self._ranks.any(self._ranks.first and self._crew.iteration == 0 and not self._folder.has_logged(0))
+    def _open_books(self, *, is_new: bool) -> None:
+        """Write down what is run, and forget what is on record of later updates."""
+        config, step = self._config, self._backend.iteration
+        # Nothing is on record yet: it is new, or the first session ended before its first evaluation did.
+        anew = is_new or self._ranks.any(self._ranks.first and step == 0 and not self._folder.has_logged(0))
+        self.is_fresh = is_new and not config.runner.only_eval
+        self.is_unjudged = config.runner.only_eval or (anew and config.runner.val_check_interval != 0)
+        if self._ranks.first:
+            self._folder.begin(self._settings, self._backend.tasks, step, anew=anew)
+            if config.runner.logger.live:
+                self._board.recorded(self._folder.path)
+        self._evaluations = [] if anew else [(at, found) for at, found in self._evaluations if at <= step]
+        self._saved = step
+        self._asked = self._late = self._wanted = self._concluded = False
 
     def _failed(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+        if kind is not None and not self._concluded:
             with suppress(ManyarmsError):  # what went wrong first is what to tell
-                self._conclude(StopReason.FAILED, f"failed: {kind.__name__}")
+                self._write_end(StopReason.FAILED, f"failed: {kind.__name__}")
 
     def _trackers(self, step: int) -> Trackers | _Silent:
         if not self._ranks.first:
@@ -155,74 +182,68 @@ class Run:
             from_step=step,
         )
 
-    def _loop(self, *, saved: bool, judged: bool) -> Ending:
-        """Update after update; return why it ends."""
-        runner, crew = self._config.runner, self._crew
-        if not judged or runner.only_eval:
-            try:
-                self._first_step(saved=saved)
-            except Stopped:
-                return self._asked()
-        if runner.only_eval:
-            return StopReason.EVALUATED, "it was only to be evaluated"
-        self._saved, self._began = crew.iteration, time.monotonic()
-        self._board.learning()
-        self._logged.learning()
-        while crew.iteration < runner.updates:
-            try:
-                self._metrics = crew.update()
-            except Stopped:
-                self._save()
-                return self._asked()
-            ending = self._conclude_update(self._metrics)
-            if ending is not None:
-                return ending
-        if self._saved != crew.iteration:
-            self._save()
-        return StopReason.COMPLETED, "all updates were made"
+    # -- an update ----------------------------------------------------------------------------------------------------
 
-    def _conclude_update(self, metrics: dict[str, float]) -> Ending | None:
-        """Evaluate and save where it is due, write down what was found; return why to go no further, if so."""
-        runner, step = self._config.runner, self._crew.iteration
-        late = self._ranks.any(runner.max_seconds is not None and time.monotonic() - self._began > runner.max_seconds)
-        last = late or step == runner.updates
-        if self._is_due(runner.val_check_interval, step, last):
-            metrics |= self._evaluate()
-        stop = self._ranks.any(self._interrupts.stop is not None)
-        wanted = self._ranks.any(self._interrupts.save)
-        if self._saving:
-            metrics["time/save"], self._saving = self._saving, 0.0
-        # What a checkpoint stands for is written down before it: a resume then finds both.
-        self._logged.log(metrics, step)
-        if self._is_due(runner.save_interval, step, last) or stop or wanted:
-            self._save()
-            self._interrupts.save = False
-        self._board.updated(step, metrics)
-        if stop:
-            return self._asked()
-        return (StopReason.TIME_LIMIT, f"{runner.max_seconds:.0f} seconds had passed") if late else None
+    def start_clock(self) -> None:
+        """Begin to count `max_seconds`."""
+        if not self._config.runner.only_eval:
+            self._began = time.monotonic()
+            self._board.learning()
+            self._logged.learning()
 
-    def _asked(self) -> Ending:
-        return StopReason.INTERRUPTED, f"{self._interrupts.stop or 'another rank'} asked for the end"
-
-    def _first_step(self, *, saved: bool) -> None:
-        """Keep what training begins with, and judge it: a resume that finds no more than the first does the second."""
+    @property
+    def goes_on(self) -> bool:
+        """Whether to make another update."""
         runner = self._config.runner
-        if not (saved or runner.only_eval):
-            self._save()
-        if runner.val_check_interval or runner.only_eval:
-            with self._interrupts.may_stop():
-                self._logged.log(self._evaluate(), self._crew.iteration)
+        ended = runner.only_eval or self._asked or self._late
+        return not ended and self._backend.iteration < runner.updates
 
-    def _evaluate(self) -> dict[str, float]:
+    def advance(self, metrics: dict[str, float]) -> None:
+        """Note an update; all ranks agree whether the time is over."""
+        limit = self._config.runner.max_seconds
+        self._metrics = self._updated = metrics
+        self._late = self._ranks.any(limit is not None and time.monotonic() - self._began > limit)
+
+    def interrupt(self) -> None:
+        """Note that a signal has ended the run at once."""
+        self._asked = True
+
+    def listen(self) -> None:
+        """Have all ranks agree on what signals ask for."""
+        self._asked = self._ranks.any(self._interrupts.stop is not None)
+        self._wanted = self._ranks.any(self._interrupts.save)
+
+    @property
+    def must_evaluate(self) -> bool:
+        return self._is_due(self._config.runner.val_check_interval)
+
+    @property
+    def must_save(self) -> bool:
+        return self._is_due(self._config.runner.save_interval) or self._asked or self._wanted
+
+    def _is_due(self, interval: int) -> bool:
+        """Tell whether a multiple of an interval is reached; -1 is the last update, 0 never."""
+        step, updates = self._backend.iteration, self._config.runner.updates
+        if interval == 0:
+            return False
+        return self._late or step == updates or (interval > 0 and step % interval == 0)
+
+    def evaluate_first(self) -> None:
+        """Evaluate what training begins with; nothing is lost if a signal ends that."""
+        self._metrics = {}
+        with self._interrupts.may_stop():
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        """Play the held-out episodes, and note how they went."""
         began = time.perf_counter()
-        results = self._crew.judge()
-        found, step = summarise(results), self._crew.iteration
+        results = self._backend.evaluate()
+        found, step = summarise(results), self._backend.iteration
         if self._ranks.first:
             self._folder.add_evaluation(step, results)
         self._board.evaluated(step, found.successes, found.episodes)
         self._evaluations.append((step, results))
-        metrics = {
+        self._metrics |= {
             "eval/success_once": found.success,
             "eval/return": found.mean_reward,
             "eval/episode_len": found.mean_length,
@@ -231,23 +252,50 @@ class Run:
         }
         groups = by_task(results)
         if len(groups) > 1:
-            metrics |= {f"eval/success_once/{task}": summarise(group).success for task, group in groups.items()}
-        return metrics
+            self._metrics |= {f"eval/success_once/{task}": summarise(group).success for task, group in groups.items()}
 
-    def _save(self) -> None:
+    def log(self) -> None:
+        """Write down what was noted since the last time."""
+        if self._saving and self._backend.iteration:
+            self._metrics["time/save"], self._saving = self._saving, 0.0
+        self._logged.log(self._metrics, self._backend.iteration)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
         began = time.perf_counter()
-        self._crew.save()
+        self._backend.save()
         self._saving += time.perf_counter() - began
-        self._saved = self._crew.iteration
+        self._saved, self._interrupts.save = self._backend.iteration, False
         if self._ranks.first:
             self._folder.drop_old_checkpoints(self._config.runner.keep_checkpoints)
 
-    def _is_due(self, interval: int, step: int, last: bool) -> bool:
-        if interval == 0:
-            return False
-        return last or (interval > 0 and step % interval == 0)
+    def show(self) -> None:
+        """Show how it goes in the terminal."""
+        self._board.updated(self._backend.iteration, self._metrics)
 
-    def _conclude(self, reason: StopReason, words: str) -> Path | None:
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> TrainResult:
+        """Keep what is not kept yet, and write the report."""
+        if self._saved != self._backend.iteration:
+            self.save()
+        self._concluded = True
+        reason, words = self._ending()
+        report, step = self._write_end(reason, words), self._backend.iteration
+        return TrainResult(self._folder.path, step, self._updated, self._evaluations, words, report, reason)
+
+    def _ending(self) -> tuple[StopReason, str]:
+        """Return why the run ends, to programs and in words."""
+        runner = self._config.runner
+        if self._asked:
+            return StopReason.INTERRUPTED, f"{self._interrupts.stop or 'another rank'} asked for the end"
+        if runner.only_eval:
+            return StopReason.EVALUATED, "it was only to be evaluated"
+        if self._late:
+            return StopReason.TIME_LIMIT, f"{runner.max_seconds:.0f} seconds had passed"
+        return StopReason.COMPLETED, "all updates were made"
+
+    def _write_end(self, reason: StopReason, words: str) -> Path | None:
         """Write how it ended, and the report."""
         if not self._ranks.first:
             return None
@@ -271,4 +319,4 @@ class _Silent:
         pass
 
 
-__all__ = ["Crew", "Run", "TrainResult"]
+__all__ = ["Backend", "Run", "TrainResult", "train"]

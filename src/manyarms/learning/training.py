@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from manyarms.errors import ConfigError
-from manyarms.learning import checkpoint
+from manyarms.learning import checkpoint, loop
 from manyarms.learning.assembly import network_for, opened, recipe_for, trainer_for, videos_for
 from manyarms.learning.evaluator import Evaluator
 from manyarms.learning.folder import RunFolder
@@ -44,13 +44,13 @@ def train(settings: Settings, *, resume: bool = False) -> TrainResult:
         with Interrupts(at_once=ranks.world == 1) as interrupts:
             try:
                 with interrupts.may_stop():
-                    crew = _Alone(settings, ranks, folder, interrupts, stack)
-                return Run(settings, ranks, folder, interrupts, crew).run(start)
+                    backend = LocalBackend(settings, ranks, folder, interrupts, stack)
+                return loop.train(Run(settings, ranks, folder, interrupts), backend, start)
             except Stopped:
                 raise KeyboardInterrupt from None  # before there was anything to keep
 
 
-class _Alone:
+class LocalBackend:
     """One process, or one of several ranks alike: plays and learns with the same policy."""
 
     def __init__(
@@ -114,7 +114,7 @@ class _Alone:
             "throughput/overlap": overlap / policy if policy else 0.0,
         }
 
-    def judge(self) -> list[EpisodeResult]:
+    def evaluate(self) -> list[EpisodeResult]:
         """Play the held-out episodes, all ranks together."""
         return self._evaluator.results(self._trainer)
 

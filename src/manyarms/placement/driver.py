@@ -1,4 +1,4 @@
-"""The driver of a placed run: episodes from those who play to those who learn, weights back, faults mended."""
+"""Driver of a Ray run: moves episodes from rollout workers to learners and weights back, and restarts what dies."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class _Judging:
     ref: Any
 
 
-class PlacedCrew:
-    """Roles all over a cluster: rollout processes play, learner processes learn, and we say who does what."""
+class RayBackend:
+    """Processes all over a cluster: rollout workers play, learners learn, and this says which does what."""
 
     def __init__(
         self, settings: Settings, plan: Plan, cluster: RayCluster, folder: RunFolder, interrupts: Interrupts
@@ -169,9 +169,9 @@ class PlacedCrew:
         self._weights = [ref]
         return self._weights
 
-    # -- judging, saving ----------------------------------------------------------------------------------------------
+    # -- evaluating, saving --------------------------------------------------------------------------------------------
 
-    def judge(self) -> list[EpisodeResult]:
+    def evaluate(self) -> list[EpisodeResult]:
         """Have the held-out episodes played, each process its share."""
         asked = [self._ask_to_judge(rank, self._weights) for rank in range(len(self._rollouts))]
         # Before anything is learnt nothing is lost when it ends here; later an update waits to be written down.
@@ -210,8 +210,8 @@ class PlacedCrew:
                 do="put runner.logger.log_path on a file system that all nodes share",
             )
 
-    def mend(self, lost: LearnersLost) -> None:
-        """Say why those who learn are gone, and find room for others."""
+    def recover(self, lost: LearnersLost) -> None:
+        """Say why the learners are gone, and find room for others."""
         self._say(f"{lost}\nthose who learn are started again")
         for said in self._cluster.mend():
             self._say(said)

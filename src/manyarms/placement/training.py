@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from manyarms.errors import ConfigError, UnknownName
+from manyarms.learning import loop
 from manyarms.learning.checkpoint import latest
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.folder import RunFolder
@@ -21,7 +22,7 @@ from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings
 from manyarms.learning.training import train as train_here
 from manyarms.placement.cluster import RayCluster
-from manyarms.placement.driver import PlacedCrew
+from manyarms.placement.driver import RayBackend
 from manyarms.placement.environments import Totals
 from manyarms.placement.faults import LearnersLost, RayLost, never_began
 from manyarms.placement.plan import Plan, plan
@@ -109,11 +110,11 @@ def _train_placed(settings: Settings, resume: bool) -> TrainResult:
         cluster.reserve(found)
         with (
             Interrupts(at_once=False) as interrupts,
-            closing(PlacedCrew(settings, found, cluster, folder, interrupts)) as crew,
+            closing(RayBackend(settings, found, cluster, folder, interrupts)) as backend,
         ):
-            run = Run(settings, Ranks(), folder, interrupts, crew)
+            run = Run(settings, Ranks(), folder, interrupts)
             try:
-                return _run(run, crew, folder, start, config.cluster.max_restarts)
+                return _run(run, backend, folder, start, config.cluster.max_restarts)
             except Stopped:
                 raise KeyboardInterrupt from None  # before there was anything to keep
             except (RayLost, RayError, OSError) as error:
@@ -144,19 +145,19 @@ def _tell(found: Plan) -> None:
     say(title, *lined_up(rows, header), stderr=True)
 
 
-def _run(run: Run, crew: PlacedCrew, folder: RunFolder, start: Path | None, most: int) -> TrainResult:
-    """Run to the end; where those who learn die, go back to the last checkpoint."""
+def _run(run: Run, backend: RayBackend, folder: RunFolder, start: Path | None, most: int) -> TrainResult:
+    """Run to the end; where learners die, go back to the last checkpoint."""
     deaths, reached = 0, -1
     while True:
         try:
-            return run.run(start)
+            return loop.train(run, backend, start)
         except LearnersLost as lost:
-            deaths = 1 if crew.iteration > reached else deaths + 1
-            reached = max(reached, crew.iteration)
+            deaths = 1 if backend.iteration > reached else deaths + 1
+            reached = max(reached, backend.iteration)
             if deaths > most:
                 raise
             start = latest(folder.checkpoints) or start
-            crew.mend(lost)
+            backend.recover(lost)
 
 
 __all__ = ["plan_for", "this_machine", "train"]
