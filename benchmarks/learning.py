@@ -27,8 +27,9 @@ from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
 from manyarms.learning.checkpoint import steps_of
 from manyarms.learning.settings import load
+from manyarms.reporting.reading import read_lines
 from manyarms.reporting.results import wilson
-from manyarms.reporting.trackers import read_lines, read_metrics
+from manyarms.reporting.runs import read_metrics
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results"

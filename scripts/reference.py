@@ -52,7 +52,7 @@ Why things are as they are is in [architecture](../architecture.md); a walk thro
 #: Packages in the order in which data passes through them; import-linter keeps it.
 FLOW = (
     *("simulators", "workers", "vector", "policies", "serving", "rollout", "algorithms", "reporting", "learning"),
-    *("placement", "watching", "testing", "doctor", "cli"),
+    *("placement", "testing", "doctor", "cli"),
 )
 
 #: Commands that have commands of their own.

@@ -17,8 +17,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-from manyarms.reporting.trackers import read_metrics
-from manyarms.watching.server import Watcher
+from manyarms.reporting.runs import read_metrics
+from manyarms.reporting.site import Watcher
 
 UPDATES = 24
 WIDTH, HEIGHT = 1360, 850

@@ -19,7 +19,6 @@ import pytest
 import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ConfigError
-from manyarms.reporting import statistics
 from manyarms.reporting.lerobot import dataset as making
 from manyarms.reporting.lerobot import files, write_dataset
 from manyarms.reporting.recording import RecordedEpisode, Recorder, Recording
@@ -282,9 +281,9 @@ def assert_describes_pixels(found: dict[str, Any], frames: np.ndarray) -> None:
 
 
 def test_quantiles_of_many_rows_are_those_of_evenly_spaced_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_ROWS_KEPT", 64)
+    monkeypatch.setattr(making, "_ROWS_KEPT", 64)
     values = np.random.default_rng(0).normal(size=(1000, 2))
-    numbers = statistics.Numbers()
+    numbers = making.Numbers()
     for begin in range(0, 1000, 7):
         numbers.add(values[begin : begin + 7])
     found = numbers.result()

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 import watched
 from browser import chromium, opened, scrolls_sideways, wait_until
 from manyarms.reporting.report import write_report
+from manyarms.reporting.site import Watcher
 from manyarms.reporting.video import VideoWriter
-from manyarms.watching.server import Watcher
 
 pytestmark = pytest.mark.slow
 

@@ -205,6 +205,17 @@ def test_tensorboard_is_the_default_and_goes_on(tmp_path: Path) -> None:
     assert tensorboard_scalars(tmp_path)["actor/loss"] == {1: 1.0, 2: 2.0, 4: 40.0}, "the old third step is hidden"
 
 
+def test_videos_of_an_update_are_shown_with_its_metrics(tmp_path: Path) -> None:
+    for film in ("eval/global_step_4/open_drawer-seed1-success", "train/global_step_3/open_drawer-seed9-failure"):
+        (tmp_path / "video" / film).parent.mkdir(parents=True)
+        small_video(tmp_path / "video" / f"{film}.mp4")
+    with open_trackers(tmp_path) as trackers:
+        log_steps(trackers, range(3, 5))
+    events = tensorboard_events(tmp_path)
+    shown = {tag: events.Tensors(tag)[0].step for tag in events.Tags()["tensors"]}
+    assert shown == {"eval/open_drawer-seed1-success": 4, "train/open_drawer-seed9-failure": 3}
+
+
 # -- W&B and SwanLab, offline -----------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from manyarms.learning.folder import RunFolder
 from manyarms.learning.settings import load
 from manyarms.learning.training import TrainResult, train
 from manyarms.reporting.runs import StopReason
-from manyarms.watching.state import WatchedRun
+from manyarms.reporting.watched import WatchedRun
 from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
 
 

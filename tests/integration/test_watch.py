@@ -19,8 +19,8 @@ import watched
 from browser import PATIENCE_MS, chromium, opened, scrolls_sideways, wait_until
 from conftest import REPOSITORY
 from manyarms.cli import run as command
+from manyarms.reporting.site import Watcher
 from manyarms.reporting.video import VideoWriter
-from manyarms.watching.server import Watcher
 from training import CONFIG, ended, in_folder, started, wait_for, written
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def test_the_page_tells_the_run(browser: Browser, url: str) -> None:
         names = ["return", "episode length", "loss", "KL", "clip fraction", "env-steps/s"]
         expect(page.locator("#small h3")).to_have_text(names)
         expect(page.locator("#tasks-rows tr")).to_have_count(4)
-        expect(page.locator("#time-legend")).to_contain_text("simulators")
+        expect(page.locator("#time .legend")).to_contain_text("simulators")
         expect(page.locator(".tile")).to_have_count(16)
         expect(page.locator("#counts")).to_have_text("16stepping")
         expect(page.locator("#failures")).to_be_hidden()
@@ -92,6 +92,15 @@ def test_values_are_shown_under_the_pointer(browser: Browser, url: str) -> None:
         expect(page.locator(".tip")).to_contain_text(re.compile(r"evaluation\d+\.\d\u202f% \(\d+–\d+\)"))
         page.mouse.move(2, 2)
         expect(page.locator(".tip")).to_be_hidden()
+
+
+def test_values_stay_under_the_pointer_while_curves_grow(browser: Browser, run: Path, url: str) -> None:
+    with opened(browser, url) as page:
+        page.locator("#success .plot").hover()
+        expect(page.locator(".tip")).to_contain_text("update 10")
+        watched.append_line(run / "metrics.jsonl", watched.line(40))
+        expect(page.locator(".tip")).to_contain_text("update 20")
+        expect(page.locator("#success .rule")).to_be_visible()
 
 
 def test_tiles_follow_the_environments(browser: Browser, run: Path, url: str) -> None:
@@ -199,11 +208,15 @@ def test_hostile_words_stay_words(browser: Browser, tmp_path: Path) -> None:
     folder = watched.training(tmp_path / "run <b>&amp;")
     (folder / "run.json").write_text(json.dumps({"simulator": hostile, "policy": hostile, "tasks": [hostile]}))
     watched.write_live(folder, watched.rows(2, task=hostile, failure=hostile))
+    watched.append_line(folder / "metrics.jsonl", {**watched.line(6), f"time/{hostile}": 3.0})
+    watched.append_line(folder / "evaluations.jsonl", {"step": 6, "tasks": {hostile: watched.score(3)}})
     with Watcher(tmp_path, port=0) as watcher, opened(browser, watcher.url) as page:
         page.get_by_role("link", name="run <b>&amp;").click()
         expect(page.locator("h1")).to_have_text("run <b>&amp;")
         expect(page.locator(".tile .task").first).to_have_text(hostile)
         expect(page.locator("#failures-list")).to_contain_text(hostile)
+        expect(page.locator("#tasks-rows")).to_contain_text(hostile)
+        expect(page.locator("#time .legend")).to_contain_text(hostile)
         assert page.locator("img, main script, h1 b").count() == 0
 
 

@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"manyarms"}
-    beside_the_code = {"manyarms/recipes/reach_target_ppo.yaml", "manyarms/watching/page/run.html"}
+    beside_the_code = {"manyarms/recipes/reach_target_ppo.yaml", "manyarms/reporting/page/run.html"}
     assert beside_the_code <= set(names)
     assert not [name for name in names if "__pycache__" in name]
 

@@ -15,8 +15,8 @@ import pytest
 import watched
 from manyarms.errors import ConfigError
 from manyarms.reporting.report import write_report
-from manyarms.watching.server import Site
-from manyarms.watching.state import WatchedRun
+from manyarms.reporting.site import Site
+from manyarms.reporting.watched import WatchedRun
 
 SCRIPT = "<script>alert(1)</script>"
 VALUES: list[Any] = [

@@ -22,7 +22,7 @@ ALL = mutants.mutants()
 #: What each has six mutants of at least.
 PACKAGES = (
     *("algorithms", "cli", "doctor", "learning", "placement", "policies", "reporting", "rollout", "serving"),
-    *("simulators", "testing", "vector", "watching", "workers"),
+    *("simulators", "testing", "vector", "workers"),
 )
 
 

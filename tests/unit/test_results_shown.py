@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import math
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,9 +25,8 @@ from manyarms.doctor.rows import absent, fault, ok
 from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
 from manyarms.reporting import console
-from manyarms.reporting.charts import PERCENT, Curve
-from manyarms.reporting.plots import Bar, Bars, Lines, Plot
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.charts import PERCENT, Bar, Bars, Curve, Lines, Plot
+from manyarms.reporting.results import EpisodeResult, wilson
 from manyarms.reporting.showing import Shown, Table
 from manyarms.reporting.video import Video
 
@@ -131,7 +131,11 @@ def test_success_is_drawn_with_its_interval() -> None:
     result = EvalResult(EVALUATED, True, Path("out"), [])
     drawn = texts(result.plot())
     assert {"reach", HOSTILE[:33] + "…", "2 / 2", "1 / 2", "100\u202f%"} <= set(drawn)
-    assert "opacity:.35" in result.plot()._repr_html_(), "the interval"
+    spans = [path.attrib for path in ElementTree.fromstring(result.plot()._repr_svg_()).iter(f"{SVG}path")]
+    ends = [re.findall(r"\d+", path["d"]) for path in spans if path["class"].startswith("span")]
+    assert [(int(low), int(high)) for low, _, high in ends] == [
+        tuple(round(1000 * end) for end in wilson(won, 2)) for won in (2, 1)
+    ]
 
 
 def test_the_time_of_a_call_is_drawn_by_its_parts() -> None:

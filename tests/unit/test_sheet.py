@@ -9,8 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from manyarms.reporting.live import forget_earlier
-from manyarms.reporting.sheet import ContactSheet, jpeg, scaled_down
+from manyarms.reporting.live import ContactSheet, forget_earlier, jpeg, scaled_down
 
 
 def decoded(data: bytes) -> np.ndarray:

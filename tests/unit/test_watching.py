@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
@@ -17,10 +19,12 @@ import watched
 from manyarms.cli.watch import WatchConfig
 from manyarms.cli.watch import run as watch
 from manyarms.errors import ConfigError
-from manyarms.reporting import page as report
-from manyarms.watching import server
-from manyarms.watching.server import Watcher
-from manyarms.watching.state import WatchedRun
+from manyarms.reporting import report
+from manyarms.reporting import site as server
+from manyarms.reporting import watched as watched_run
+from manyarms.reporting.charts import PAGE
+from manyarms.reporting.site import Watcher
+from manyarms.reporting.watched import WatchedRun
 
 
 class Client:
@@ -179,33 +183,55 @@ def test_long_answers_are_packed_for_who_unpacks_them(client: Client) -> None:
 # -- how far the run has come -----------------------------------------------------------------------------------------
 
 
+def curve(answer: dict[str, Any], name: str = "return", part: str = "small") -> dict[int, float]:
+    """Return the points of a curve that was drawn anew, by step."""
+    charts = re.findall('data-facts="(.*?)"', answer["parts"].get(part, ""))
+    curves = {found[0]: found[2] for chart in charts for found in json.loads(html.unescape(chart))["curves"]}
+    return dict(curves.get(name, ()))
+
+
 def steps(answer: dict[str, Any]) -> list[int]:
-    return answer["metrics"]["columns"].get("step", [])
+    return list(curve(answer))
 
 
-def test_metrics_come_once(client: Client, run: Path) -> None:
+def words(drawn: str) -> list[str]:
+    """Return what is written in the cells of a drawn table."""
+    return [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall("<td.*?</td>", drawn)]
+
+
+def test_what_is_drawn_comes_once(client: Client, run: Path) -> None:
     first = client.state()
-    assert (steps(first), first["metrics"]["anew"]) == ([1, 2, 3, 4, 5], True)
-    assert steps(client.state(first["metrics"]["position"])) == []
+    assert steps(first) == [1, 2, 3, 4, 5]
+    assert client.state(first["position"])["parts"] == {}
     watched.append_line(run / "metrics.jsonl", watched.line(6))
-    second = client.state(first["metrics"]["position"])
-    assert (steps(second), second["metrics"]["anew"]) == ([6], False)
-    assert steps(client.state()) == [1, 2, 3, 4, 5, 6]
-    for nonsense in ("x", "-", "12345678-3", f"{first['metrics']['position']}0", "a" * 5000):
+    second = client.state(first["position"])
+    assert steps(second) == [1, 2, 3, 4, 5, 6]
+    assert "tasks-rows" not in second["parts"], "there was no other evaluation"
+    assert client.state(second["position"])["parts"] == {}
+    for nonsense in ("x", "-", "12345678-3", f"{first['position']}0", f"{first['position']}{5000 * '9'}", "a" * 5000):
         assert steps(client.state(nonsense)) == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_has_not_changed_is_not_drawn_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = WatchedRun(run)
+    before = found.state()
+    for name in ("line_chart", "small_chart", "share_bar"):
+        monkeypatch.setattr(watched_run, name, lambda *_, **__: pytest.fail("it was drawn again"))
+    assert found.state()["parts"] == before["parts"]
+    assert found.state(before["position"])["parts"] == {}
+
+
 def test_a_line_waits_until_it_is_whole(client: Client, run: Path) -> None:
-    position = client.state()["metrics"]["position"]
+    position = client.state()["position"]
     text = json.dumps(watched.line(6))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(text[:40])
         file.flush()
         answer = client.state(position)
-        assert steps(answer) == []
+        assert answer["parts"] == {}
         file.write(text[40:] + "\n")
         file.flush()
-    assert steps(client.state(answer["metrics"]["position"])) == [6]
+    assert steps(client.state(answer["position"])) == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_cannot_be_read_does_not_hide_the_rest(client: Client, run: Path) -> None:
@@ -220,8 +246,7 @@ def test_what_cannot_be_read_does_not_hide_the_rest(client: Client, run: Path) -
     (run / "config.yaml").write_text("runner: [")
     (run / "evaluations.jsonl").write_text('{"step": 3, "tasks": 5}\n')
     state = client.state()
-    assert steps(state) == [1, 2, 3, 4, 5, 8]
-    assert state["metrics"]["columns"]["env/return"][-1] is None
+    assert (steps(state), state["done"]) == ([1, 2, 3, 4, 5], 8), "a value that is no number is a gap"
     names = {process["name"]: process for process in state["processes"]}
     assert sorted(names) == ["rank-0", "rank-2"]
     assert names["rank-2"]["sheet"] is None
@@ -236,20 +261,23 @@ def test_a_live_file_that_is_torn_for_a_moment_stays_as_it_was(client: Client, r
 
 
 def test_a_resumed_run_is_told_anew(client: Client, run: Path) -> None:
-    position = client.state()["metrics"]["position"]
-    watched.write_lines(run / "kept.jsonl", [watched.line(step) for step in (1, 2, 3)])
-    (run / "kept.jsonl").replace(run / "metrics.jsonl")
-    answer = client.state(position)
-    assert (steps(answer), answer["metrics"]["anew"]) == ([1, 2, 3], True)
+    answer = client.state()
+    for kept in ([1, 2, 3], []):
+        watched.write_lines(run / "kept.jsonl", [watched.line(step) for step in kept])
+        (run / "kept.jsonl").replace(run / "metrics.jsonl")
+        answer = client.state(answer["position"])
+        assert (steps(answer), answer["done"]) == (kept, kept[-1] if kept else 0)
+    assert answer["parts"]["small"] == "", "of the earlier life nothing is left"
 
 
 def test_a_training_run_is_told_in_full(client: Client, run: Path) -> None:
     state = client.state()
     assert (state["phase"], state["done"], state["total"]) == ("running", 5, 120)
     assert state["left"] == pytest.approx(9.0 * 115)
-    assert [score["step"] for score in state["evaluations"]] == [0, 5]
+    assert list(curve(state, "evaluation", "success")) == [0, 5]
     assert state["success"]["low"] < state["success"]["rate"] < state["success"]["high"]
-    assert [name for name, _ in state["stages"]["whole"]] == ["simulators", "policy", "learning", "other"]
+    stages = re.findall("</i>(.*?)<b>", state["parts"]["stages"])
+    assert stages == ["simulators", "policy", "learning", "other"]
     assert [video["path"] for video in state["videos"]] == ["video/eval/first.mp4"]
     watched.finish(run)
     state = client.state()
@@ -344,7 +372,8 @@ def test_an_evaluation_is_counted_by_task(tmp_path: Path) -> None:
     found = WatchedRun(folder)
     state = found.state()
     assert (state["kind"], state["done"], state["total"], state["phase"]) == ("evaluation", 4, 6, "running")
-    assert [(s["task"], s["successes"], s["episodes"]) for s in state["by_task"]] == [("a", 2, 2), ("b", 1, 2)]
+    cells = words(state["parts"]["tasks-rows"])
+    assert [(cells[i], cells[i + 3]) for i in (0, 6)] == [("a", "2 / 2"), ("b", "1 / 2")]
     watched.append_line(folder / "episodes-0.jsonl", {"position": 4, "task": "a", "success": True, "length": 7})
     (folder / "results.json").write_text("{}")
     state = found.state()
@@ -381,7 +410,7 @@ def test_a_port_that_is_taken_is_said_when_it_was_asked_for(run: Path, monkeypat
 
 
 def test_the_page_has_the_colours_of_the_report() -> None:
-    ours = (Path(server.__file__).parent / "page" / "page.css").read_text()
+    ours = (PAGE / "page.css").read_text()
     theirs = report.page("", "")
     for i in range(7):
         for name in (f"--c{i}: #", "--paper: #", "--ink: #"):

@@ -18,8 +18,8 @@ import tyro
 from manyarms.cli.help import Guide
 from manyarms.cli.options import SimulatorName, parse, parse_pairs
 from manyarms.errors import ConfigError
+from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import progress
-from manyarms.reporting.plots import Bar, Bars, Plot
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.writing import make_folder, write_atomically
 from manyarms.vector import VectorEnv, make_vec

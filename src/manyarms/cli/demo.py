@@ -26,8 +26,8 @@ from manyarms.cli.bench import run as bench
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
+from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import progress
-from manyarms.reporting.plots import Bar, Bars, Plot
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import RowVideos
 from manyarms.reporting.writing import make_folder

@@ -14,11 +14,11 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
 from manyarms.errors import ConfigError
+from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import Scoreboard, say
 from manyarms.reporting.evaluation import results_of
 from manyarms.reporting.filming import EpisodeVideos
 from manyarms.reporting.live import LiveView, forget_earlier
-from manyarms.reporting.plots import Bar, Bars, Plot
 from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import Video

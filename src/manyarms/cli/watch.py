@@ -19,8 +19,8 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
 from manyarms.reporting.showing import Telling
+from manyarms.reporting.site import Watcher
 from manyarms.serving.hosts import names_in
-from manyarms.watching.server import Watcher
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,18 @@ from manyarms.learning.config import TrainConfig
 from manyarms.learning.digests import steps_of
 from manyarms.learning.settings import Settings
 from manyarms.learning.variables import shown
-from manyarms.reporting.results import EpisodeResult, by_task, summarise
-from manyarms.reporting.runs import StopReason
-from manyarms.reporting.trackers import METRICS_FILE, drop_after, read_lines, read_metrics
+from manyarms.reporting.reading import drop_after, read_lines
+from manyarms.reporting.results import EpisodeResult, by_task
+from manyarms.reporting.runs import (
+    EVALUATIONS_FILE,
+    FACTS_FILE,
+    METRICS_FILE,
+    RunFacts,
+    Score,
+    StopReason,
+    add_evaluation,
+    read_metrics,
+)
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
 
 
@@ -34,8 +43,8 @@ class RunFolder:
         logger = settings.config.runner.logger
         self.path = Path(logger.log_path) / logger.experiment_name
         self.checkpoints = self.path / "checkpoints"
-        self._evaluations = self.path / "evaluations.jsonl"
-        self._facts: dict[str, Any] = {}
+        self._evaluations = self.path / EVALUATIONS_FILE
+        self._facts: RunFacts | None = None
 
     def find_start(self, config: TrainConfig, resume: bool) -> Path | None:
         """Return the checkpoint to go on from; refuse to write over a run that is not to be resumed."""
@@ -76,22 +85,23 @@ class RunFolder:
             try:
                 yield
             finally:
-                if earlier is not None and not self._facts:
-                    self._write("run.json", earlier)
+                if earlier is not None and self._facts is None:
+                    self._write(FACTS_FILE, earlier)
                 lock.unlink(missing_ok=True)
                 with suppress(OSError):
                     self._leave_nothing()
 
     def _reopen(self) -> str | None:
         """Say of a run that has ended that it is being resumed; return what was said of it."""
+        path = self.path / FACTS_FILE
         try:
-            earlier = (self.path / "run.json").read_text()
-            facts = json.loads(earlier)
+            earlier = path.read_text()
         except (OSError, ValueError):
             return None  # there is none, or none that can be read
-        ended = ("finished", "status", "finished_because")
-        kept = {name: value for name, value in facts.items() if name not in ended}
-        self._write("run.json", json.dumps({**kept, "resuming": True}, indent=2) + "\n")
+        facts = RunFacts.read(self.path)
+        if facts == RunFacts():
+            return None
+        replace(facts, resuming=True, finished=None, status=None, finished_because=None).write(self.path)
         return earlier
 
     def _leave_nothing(self) -> None:
@@ -113,18 +123,18 @@ class RunFolder:
     def begin(self, settings: Settings, tasks: Sequence[str | None], step: int, *, anew: bool = False) -> None:
         """Write down what is run; forget what is on record after `step`, or, `anew`, all of it."""
         config = settings.config
-        self._facts = {
-            "version": manyarms.__version__,
-            "command": " ".join(sys.argv),
-            "started": _now(),
-            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-            "policy": shown(config.actor.model.model_type),
-            "simulator": config.train.label,
-            "tasks": [task for task in tasks if task],
-            "from_step": step,
-        }
+        self._facts = RunFacts(
+            version=manyarms.__version__,
+            command=" ".join(sys.argv),
+            started=_now(),
+            machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            policy=shown(config.actor.model.model_type),
+            simulator=config.train.label,
+            tasks=[task for task in tasks if task],
+            from_step=step,
+        )
         self._write("config.yaml", settings.text)
-        self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
+        self._facts.write(self.path)
         for path in (self._evaluations, self.path / METRICS_FILE):
             drop_after(path, -1 if anew else step)
         if not self._evaluations.exists():
@@ -132,15 +142,12 @@ class RunFolder:
 
     def end(self, reason: StopReason, words: str) -> None:
         """Write down when and why the run ended."""
-        self._facts |= {"finished": _now(), "status": reason.value, "finished_because": words}
-        self._write("run.json", json.dumps(self._facts, indent=2) + "\n")
+        self._facts = replace(self._facts or RunFacts(), finished=_now(), status=reason, finished_because=words)
+        self._facts.write(self.path)
 
     def add_evaluation(self, step: int, results: Sequence[EpisodeResult]) -> None:
         """Write down an evaluation, task by task, in place of an earlier one of the same step."""
-        tasks = {task: _summary(group) for task, group in by_task(results).items()}
-        kept = [line for line in self.evaluations() if line["step"] != step]
-        lines = [*kept, {"step": step, "tasks": tasks}]
-        self._write("evaluations.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        add_evaluation(self.path, step, {task: Score.of_episodes(group) for task, group in by_task(results).items()})
 
     def evaluations(self) -> list[dict[str, Any]]:
         """Return all evaluations; a last line that a killed run left unfinished is none."""
@@ -159,16 +166,6 @@ class RunFolder:
     def _write(self, name: str, text: str) -> None:
         make_folder(self.path)
         write_atomically(self.path / name, text)
-
-
-def _summary(results: Sequence[EpisodeResult]) -> Mapping[str, Any]:
-    found = summarise(results)
-    return {
-        "successes": found.successes,
-        "episodes": found.episodes,
-        "interval": list(found.interval),
-        "mean_length": found.mean_length,
-    }
 
 
 def _missing(path: Path) -> Path:

@@ -17,7 +17,7 @@ from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings
 from manyarms.learning.variables import shown
 from manyarms.reporting.board import TrainingBoard
-from manyarms.reporting.plots import Plot
+from manyarms.reporting.charts import Plot
 from manyarms.reporting.report import training_plot, write_report
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
 from manyarms.reporting.runs import StopReason

@@ -12,8 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from manyarms.errors import printable
-from manyarms.reporting.console import console_of, say
-from manyarms.reporting.notebook import Cell
+from manyarms.reporting.console import Cell, console_of, say
 from manyarms.reporting.results import wilson
 from manyarms.reporting.showing import Table as Rows
 from manyarms.reporting.showing import html_table

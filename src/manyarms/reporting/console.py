@@ -6,14 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from manyarms.errors import printable
-from manyarms.reporting.notebook import Cell, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 #: Without a terminal, how often a line of progress is worth printing.
 _SECONDS_BETWEEN_LINES = 10.0
@@ -172,3 +173,45 @@ def _lines(label: str, total: int) -> Callable[[int, str], None]:
             say(f"{label}: {done} of {total} {note}", stderr=True)
 
     return advance
+
+
+# -- in a notebook ----------------------------------------------------------------------------------------------------
+
+
+#: Browsers redraw what they are sent; more often than this nobody can follow.
+_SECONDS_BETWEEN = 0.25
+
+
+class Cell:
+    """What is drawn here replaces what was there."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._drawn = -_SECONDS_BETWEEN
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to draw again."""
+        return time.monotonic() - self._drawn >= _SECONDS_BETWEEN
+
+    def draw(self, html: str) -> None:
+        """Put this in the place, now."""
+        from IPython.display import HTML, display
+
+        if self._handle is None:
+            self._handle = display(HTML(html), display_id=True)
+        else:
+            self._handle.update(HTML(html))
+        self._drawn = time.monotonic()
+
+    def clear(self) -> None:
+        """Leave nothing behind."""
+        if self._handle is not None:
+            self.draw("")
+
+
+def progress_bar(label: str, done: int, total: int, note: str) -> str:
+    """Return a line with a bar."""
+    words = " · ".join(escape(word) for word in (label, f"{done} of {total}", note) if word)
+    drawn = f'<progress value="{done}" max="{max(total, 1)}" style="vertical-align:middle"></progress>'
+    return f"<div>{drawn} {words}</div>"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from manyarms.decoding import parsed
+from manyarms.reporting.writing import write_atomically
 
 #: Beyond these, sums and squares are no numbers any more, and steps no longer exact in a browser.
 _LARGEST, _LARGEST_COUNT = 1e100, 2**53
@@ -47,4 +48,30 @@ def words(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-__all__ = ["content", "document", "is_count", "number", "parsed", "words"]
+def read_lines(path: Path, key: str = "step") -> list[dict[str, Any]]:
+    """Return the lines of a file that are whole and have a count as their key; none if there is no file."""
+    return [line for _, line in _whole_lines(path, key)]
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Cut off the lines of later steps, and whatever was being written when the run ended."""
+    if path.exists():
+        kept = "".join(f"{text}\n" for text, line in _whole_lines(path, "step") if line["step"] <= step)
+        if kept.encode() != path.read_bytes():
+            write_atomically(path, kept)
+
+
+def line_of(text: str | bytes, key: str) -> dict[str, Any] | None:
+    """Return the object in a line; None if it was cut short by the end of its run, or is none of ours."""
+    try:
+        line = parsed(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and is_count(line.get(key)) else None
+
+
+def _whole_lines(path: Path, key: str) -> list[tuple[str, dict[str, Any]]]:
+    if not path.is_file():  # nor a pipe that nobody writes to
+        return []
+    lines = ((text, line_of(text, key)) for text in path.read_text(errors="replace").split("\n"))
+    return [(text, line) for text, line in lines if line is not None]

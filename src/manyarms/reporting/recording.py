@@ -23,8 +23,7 @@ from manyarms import plugins, trust
 from manyarms.decoding import read_object
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
-from manyarms.reporting.charts import Curve
-from manyarms.reporting.plots import Lines, Plot
+from manyarms.reporting.charts import Curve, Lines, Plot
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.writing import make_folder, not_written, whole, write_atomically
 from manyarms.rollout import Episode, Steps

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -14,22 +13,28 @@ from urllib.parse import quote
 
 from manyarms.reporting.charts import (
     COLOURS,
+    GREY,
     NOISY,
+    PAGE,
     PERCENT,
     Curve,
+    Lines,
+    Plot,
     Point,
     Scale,
+    breakable,
+    interval_bar,
     legend,
     line_chart,
+    listed,
     number,
     percent,
+    share_bar,
+    small_chart,
     stacked_chart,
 )
-from manyarms.reporting.page import breakable, page
-from manyarms.reporting.plots import Lines, Plot
 from manyarms.reporting.results import wilson
-from manyarms.reporting.runs import Run, Score, newest_videos, seconds_by_stage
-from manyarms.reporting.trackers import CLOCKS
+from manyarms.reporting.runs import CLOCKS, Run, Score, newest_videos, seconds_by_stage
 from manyarms.reporting.writing import write_atomically
 
 _VIDEO_BYTES = 20 << 20
@@ -44,9 +49,6 @@ _TITLES = {
 
 #: Shown by charts of their own.
 _ELSEWHERE = ("env/success_once", "eval/success_once")
-
-#: The colour of what is not the point.
-_GREY = 5
 
 #: Bars that the split of the time is drawn with, at most.
 _BARS = 60
@@ -69,16 +71,28 @@ def write_report(folder: Path) -> Path:
     return path
 
 
+def page(title: str, body: str) -> str:
+    """Return a whole page, in ASCII: it reads the same whatever encoding it is taken for."""
+    style = "".join((PAGE / name).read_text() for name in ("charts.css", "page.css", "report.css"))
+    script = (PAGE / "hover.js").read_text()  # ASCII, as all that is in the page itself
+    text = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
+        f"<body><main>\n{body}\n</main><script>{script}</script></body></html>\n"
+    )
+    return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
 def training_plot(folder: Path, label: str) -> Plot:
     """Return the success and the return of a run, finished or not, update by update."""
     run = Run.of(folder)
-    success = [replace(curve, name=curve.name.partition(",")[0]) for curve in success_curves(run)]
     earned = [
-        Curve(name, run.series[metric], colour=_GREY * (metric == "env/return"), dots=metric == "eval/return")
+        Curve(name, run.series[metric], colour=GREY * (metric == "env/return"), dots=metric == "eval/return")
         for metric, name in (("env/return", "training"), ("eval/return", "evaluation"))
         if metric in run.series
     ]
-    return Plot(label, [Lines("success", success, up=PERCENT), Lines("return", earned)])
+    return Plot(label, [Lines("success", success_curves(run), up=PERCENT), Lines("return", earned)])
 
 
 # -- the headline -----------------------------------------------------------------------------------------------------
@@ -86,10 +100,8 @@ def training_plot(folder: Path, label: str) -> Plot:
 
 def _heading(run: Run) -> str:
     facts = run.facts
-    tasks = facts.get("tasks")
-    words = [facts.get("policy"), facts.get("simulator")]
-    words += [f"{len(tasks)} tasks" if isinstance(tasks, list) and len(tasks) > 1 else None, facts.get("started")]
-    told = " · ".join(escape(str(word)) for word in words if word)
+    words = (facts.policy, facts.simulator, f"{len(facts.tasks)} tasks" if len(facts.tasks) > 1 else "", facts.started)
+    told = " · ".join(escape(word) for word in words if word)
     tiles = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in _tiles(run))
     return (
         f'<h1>{escape(run.name)}</h1><p class="soft">{told or "training report"}</p>'
@@ -102,9 +114,9 @@ def _headline(run: Run) -> str:
     scores = [Score.sum(list(tasks.values())) for tasks in run.evaluations.values()]
     if scores:
         first, last = scores[0], scores[-1]
-        told = f"{last.successes} of {last.episodes} episodes, 95\u202f% interval {_interval(last)}"
+        told = f"{last.successes} of {last.episodes} episodes, 95\u202f% interval {between(last)}"
         if len(scores) > 1:
-            told += f"<br>at first {first.successes} of {first.episodes}, {_interval(first)}"
+            told += f"<br>at first {first.successes} of {first.episodes}, {between(first)}"
         return _rates("Success in evaluation", first.rate, last.rate, told, several=len(scores) > 1)
     points = [point for point in run.series.get("eval/success_once", ()) if math.isfinite(point[1])]
     if points:
@@ -126,9 +138,7 @@ def _training_interval(run: Run, points: Sequence[Point]) -> str:
         return ""
     played = round(sum(counts))
     won = round(sum(count * value for count, (_, value) in zip(counts, points, strict=True)))
-    return (
-        f"{won} of {played} episodes, 95\u202f% interval {_interval(Score(won, played, wilson(won, played), 0.0))}<br>"
-    )
+    return f"{won} of {played} episodes, 95\u202f% interval {between(Score(won, played, wilson(won, played), 0.0))}<br>"
 
 
 def _rates(label: str, first: float, last: float, told: str, several: bool) -> str:
@@ -144,14 +154,15 @@ def _tiles(run: Run) -> Iterator[tuple[str, str]]:
         yield "Wall time", _duration(run.latest("seconds"))
     updates = max((int(step) for step, _ in run.series.get("seconds", ())), default=0)
     if updates:
-        because = run.facts.get("finished_because")
-        yield "Updates", f"{updates:,}" + (f" <small>{escape(str(because))}</small>" if because else "")
+        because = run.facts.finished_because
+        yield "Updates", f"{updates:,}" + (f" <small>{escape(because)}</small>" if because else "")
     speeds = [value for _, value in run.series.get("throughput/env_steps_per_s", ()) if math.isfinite(value)]
     if speeds:
         yield "Steps a second", f"{number(float(f'{median(speeds):.3g}'))} <small>median</small>"
 
 
-def _interval(score: Score) -> str:
+def between(score: Score) -> str:
+    """Return the interval of a score in words."""
     return f"{100 * score.interval[0]:.0f}–{100 * score.interval[1]:.0f}\u202f%"
 
 
@@ -176,11 +187,11 @@ def success_curves(run: Run) -> list[Curve]:
     curves = []
     training = run.series.get("env/success_once", ())
     if any(math.isfinite(value) for _, value in training):
-        curves.append(Curve("training", training, colour=_GREY if points else 0))
+        curves.append(Curve("training", training, colour=GREY if points else 0))
     if points:
         whiskers = [score.interval for score in scores.values()]
-        name = "evaluation, with 95\u202f% interval" if whiskers else "evaluation"
-        curves.append(Curve(name, points, colour=0, dots=True, whiskers=whiskers))
+        note = "with 95\u202f% interval" if whiskers else ""
+        curves.append(Curve("evaluation", points, colour=0, dots=True, whiskers=whiskers, note=note))
     return curves
 
 
@@ -192,8 +203,7 @@ def _success(run: Run) -> str:
     if len(run.series.get("env/success_once", ())) >= NOISY:
         note += " Pale lines are single updates, strong ones their mean."
     chart = line_chart(curves, _across(run), up=PERCENT, buckets=400, label="success over updates")
-    named = legend([(curve.name, curve.colour) for curve in curves])
-    return f'<h2>Success</h2><p class="note">{note}</p>{named}<div class="big">{chart}</div>'
+    return f'<h2>Success</h2><p class="note">{note}</p>{legend(curves)}<div class="big">{chart}</div>'
 
 
 def _tasks(run: Run) -> str:
@@ -225,7 +235,8 @@ def _task_row(task: str, first: Score | None, last: Score | None, several: bool)
     if several:
         change = f"{100 * (last.rate - first.rate):+.0f}".replace("-", "−") if first and last else "–"
         cells.append(f'<td class="wide">{change}</td>')
-    cells.append(f'<td class="range">{_bell(first if several else None, last)}</td>')
+    before = first.rate if first and several else None
+    cells.append(f'<td class="range">{interval_bar(last.rate, last.interval, before=before) if last else ""}</td>')
     lengths = [number(round(score.mean_length, 1)) for score in (first if several else None, last) if score]
     cells.append(f'<td class="wide">{" → ".join(lengths)}</td>')
     return f"<tr>{''.join(cells)}</tr>"
@@ -234,22 +245,7 @@ def _task_row(task: str, first: Score | None, last: Score | None, several: bool)
 def _rate_cell(score: Score | None) -> str:
     if score is None:
         return "–"
-    return f"{percent(score.rate)}<small>{_interval(score)}, {score.successes}/{score.episodes}</small>"
-
-
-def _bell(first: Score | None, last: Score | None) -> str:
-    """Draw where a task was and where it is, from nothing to all."""
-    paths = '<path class="base" d="M0 8H1000"/>'
-    if first:
-        paths += f'<path class="then" d="M{1000 * first.rate:.0f} 8h0"/>'
-    if last:
-        low, high = last.interval
-        paths += f'<path class="span" d="M{1000 * low:.0f} 8H{1000 * high:.0f}"/>'
-        paths += f'<path class="now" d="M{1000 * last.rate:.0f} 8h0"/>'
-    return (
-        '<span class="bell"><svg viewBox="0 0 1000 16" preserveAspectRatio="none" aria-hidden="true">'
-        f"{paths}</svg></span>"
-    )
+    return f"{percent(score.rate)}<small>{between(score)}, {score.successes}/{score.episodes}</small>"
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------
@@ -268,7 +264,7 @@ def _groups(run: Run) -> Iterator[str]:
 
 
 def _across(run: Run, ticks: int = 6) -> Scale:
-    return Scale.of_steps(run.first, run.last, ticks)
+    return Scale.of_steps(*run.span, ticks)
 
 
 def _small_charts(run: Run, names: Sequence[str]) -> str:
@@ -278,14 +274,9 @@ def _small_charts(run: Run, names: Sequence[str]) -> str:
         points = run.series[name]
         if name in _ELSEWHERE or not any(math.isfinite(value) for _, value in points):
             continue
-        label = name.partition("/")[2] or name
         # Evaluations are few and far between: dots, else nothing would show where they are.
-        curve = Curve(label, points, dots=name.startswith("eval/") and len(points) < NOISY)
-        charts.append(
-            f'<section class="small"><header><h3>{breakable(label)}</h3>'
-            f"<span>{number(run.latest(name))}</span></header>"
-            f"{line_chart([curve], across, label=name)}</section>"
-        )
+        dots = name.startswith("eval/") and len(points) < NOISY
+        charts.append(small_chart(name, name.partition("/")[2] or name, points, across, dots=dots))
     return f'<div class="grid">{"".join(charts)}</div>' if charts else ""
 
 
@@ -302,17 +293,26 @@ def _split(run: Run) -> str:
     if not stages:
         return ""
     totals = {name: sum(values.values()) for name, values in stages.items()}
-    whole = sum(totals.values())
-    bar, named = "", ""
-    colours = {name: _GREY if name == "other" else i + (i >= _GREY) for i, name in enumerate(totals)}
-    for name, total in totals.items():
-        painted = f"background:var(--c{colours[name] % COLOURS})"
-        bar += f'<i style="width:{100 * total / whole:.2f}%;{painted}"></i>'
-        named += f'<li><i style="{painted}"></i>{escape(name)}<b>{percent(total / whole)}</b> {_duration(total)}</li>'
+    colours = list(stage_colours(totals).items())
+    shares = [total / sum(totals.values()) for total in totals.values()]
     return (
         '<h2>Where the time went</h2><p class="note">All updates together, then update by update.</p>'
-        f'<div class="whole">{bar}</div><ul class="legend">{named}</ul>'
-        f'<div class="mid">{stacked_chart(list(colours.items()), list(_shares(run, stages)), _across(run))}</div>'
+        f"{share_bar(colours, shares, 'whole run')}{stage_legend(totals)}"
+        f'<div class="mid">{stacked_chart(colours, list(_shares(run, stages)), _across(run))}</div>'
+    )
+
+
+def stage_colours(names: Iterable[str]) -> dict[str, int]:
+    """Return a colour for every stage."""
+    return {name: GREY if name == "other" else (i + (i >= GREY)) % COLOURS for i, name in enumerate(names)}
+
+
+def stage_legend(totals: Mapping[str, float]) -> str:
+    """Name the stages, with their share of the time and their seconds."""
+    whole = sum(totals.values())
+    return listed(
+        (colour, f"{escape(name)}<b>{percent(totals[name] / whole)}</b> {_duration(totals[name])}")
+        for name, colour in stage_colours(totals).items()
     )
 
 
@@ -358,10 +358,11 @@ def _videos(run: Run) -> str:
 
 
 def _settings(run: Run) -> str:
-    words = ("command", "version", "machine", "started", "finished", "finished_because", "policy", "simulator", "tasks")
     rows = []
-    for name in [*(word for word in words if word in run.facts), *(name for name in run.facts if name not in words)]:
-        value = run.facts[name]
+    first = ("command", "version", "machine", "started", "finished", "finished_because", "policy", "simulator", "tasks")
+    known = run.facts.document()
+    for name in [*(name for name in first if known.get(name)), *(name for name in known if name not in first)]:
+        value = known[name]
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         shown = f"<code>{escape(text)}</code>" if name == "command" else escape(text)
         rows.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{shown}</dd>")

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from manyarms.errors import ConfigError
+from manyarms.reporting.reading import is_count, number, read_lines, words
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
 from manyarms.rollout import Episode
 
@@ -42,6 +43,20 @@ class EpisodeResult:
             episode.total_reward,
             episode.length,
             episode.text,
+        )
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> EpisodeResult:
+        """Take from a line, which has a position, what is of the right kind."""
+        reward, length, seed = line.get("total_reward"), line.get("length"), line.get("seed")
+        return cls(
+            line["position"],
+            words(line.get("task")),
+            seed if isinstance(seed, int) else None,
+            line.get("success") is True,
+            reward if isinstance(reward, float) else number(reward) or 0.0,
+            length if is_count(length) else 0,
+            words(line.get("text")) or "",
         )
 
 
@@ -147,14 +162,9 @@ class ResultFolder:
 
     def load(self) -> dict[int, EpisodeResult]:
         """Return what all ranks have finished, by position."""
-        known = {field.name for field in fields(EpisodeResult)}
-        found: dict[int, EpisodeResult] = {}
-        for path in sorted(self.folder.glob("episodes-*.jsonl")):
-            for line in path.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):
-                    result = EpisodeResult(**{k: v for k, v in json.loads(line).items() if k in known})
-                    found[result.position] = result
-        return found
+        paths = sorted(self.folder.glob("episodes-*.jsonl"))
+        results = (EpisodeResult.read(line) for path in paths for line in read_lines(path, "position"))
+        return {result.position: result for result in results}
 
     def add(self, result: EpisodeResult) -> None:
         """Write one line, at once."""

@@ -26,10 +26,9 @@ from urllib.request import urlopen
 from manyarms import plugins
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import say
-from manyarms.reporting.reading import is_count, parsed
-from manyarms.reporting.writing import not_written, write_atomically
-
-METRICS_FILE = "metrics.jsonl"
+from manyarms.reporting.reading import drop_after
+from manyarms.reporting.runs import METRICS_FILE, MetricsLine, read_metrics
+from manyarms.reporting.writing import not_written
 
 #: Our own, beside plug-ins' (entry points ``manyarms.trackers``) and import strings: name -> import string.
 BUILT_IN = {
@@ -37,9 +36,6 @@ BUILT_IN = {
     "wandb": f"{__name__}:_Wandb",
     "swanlab": f"{__name__}:_SwanLab",
 }
-
-#: What the lines of that file count the time in: of all sessions, and of the last since its first update.
-CLOCKS = ("seconds", "session_seconds")
 
 #: Seconds in which a service must take a connection, or it is done without.
 _PATIENCE = 5.0
@@ -52,7 +48,7 @@ class Trackers:
         self._path = folder / METRICS_FILE
         self._views = dict(views)
         drop_after(self._path, from_step)
-        lines = read_lines(self._path)
+        lines = read_metrics(folder)
         # A run that goes on counts from where its last line left off; how long it lay still does not matter.
         self._began = time.monotonic() - float(lines[-1].get("seconds") or 0.0 if lines else 0.0)
         try:
@@ -69,19 +65,21 @@ class Trackers:
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the metrics of a step; they are on disk when this returns."""
         values = {name: float(value) for name, value in metrics.items()}
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
         now = time.monotonic()
-        line = {"step": step, "seconds": round(now - self._began, 3)}
+        clock = {"seconds": round(now - self._began, 3)}
         if self._session is not None:
-            line["session_seconds"] = round(now - self._session, 3)
-        line |= {name: finite.get(name) for name in values}
+            clock["session_seconds"] = round(now - self._session, 3)
+        line = MetricsLine(step, {**clock, **values})
         try:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(line.text())
             self._file.flush()
         except OSError as error:
             raise not_written(self._path, error) from error
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
         if finite:
             self._tell(lambda view: view.log(finite, step))
+        for path in sorted((self._path.parent / "video").glob(f"*/global_step_{step}/*.mp4")):
+            self.video(f"{path.parts[-3]}/{path.stem}", path, step)
 
     def video(self, name: str, path: Path, step: int) -> None:
         """Show a video, or say where it lies."""
@@ -153,42 +151,6 @@ def _opened(name: str, kind: Callable[[Run], Tracker], run: Run) -> Tracker:
             why=str(error),
             do=(f"pip install 'manyarms[{name}]', or " if name in BUILT_IN else "") + "do without: logger_backends=[]",
         ) from None
-
-
-# -- lines on disk ----------------------------------------------------------------------------------------------------
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics, a line that was cut short left out."""
-    return read_lines(folder / METRICS_FILE)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file that are whole and belong to a step; none if there is no file."""
-    return [line for _, line in _whole_lines(path)]
-
-
-def drop_after(path: Path, step: int) -> None:
-    """Cut off the lines of later steps, and whatever was being written when the run ended."""
-    if path.exists():
-        kept = "".join(f"{text}\n" for text, line in _whole_lines(path) if line["step"] <= step)
-        if kept.encode() != path.read_bytes():
-            write_atomically(path, kept)
-
-
-def _whole_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    if not path.is_file():  # nor a pipe that nobody writes to
-        return []
-    texts = path.read_text(errors="replace").split("\n")
-    found = []
-    for text in texts:
-        try:
-            line = parsed(text)
-        except ValueError:
-            continue  # cut short by the end of its run
-        if isinstance(line, dict) and is_count(line.get("step")):
-            found.append((text, line))
-    return found
 
 
 # -- other trackers ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from manyarms.reporting.lerobot.files import (
+    ENCODING,
     FILES_PER_CHUNK,
     TABLE_MEGABYTES,
     VIDEO_MEGABYTES,
     Tables,
     Videos,
     arrow,
+    even,
 )
-from manyarms.reporting.lerobot.layout import Layout, joined, number
 from manyarms.reporting.recording import RecordedEpisode
-from manyarms.reporting.statistics import Numbers, Pixels, sample
-from manyarms.simulators.base import Spec
+from manyarms.simulators.base import Field, Spec
 
 _VERSION = "v3.0"
 
@@ -166,3 +168,187 @@ def _task_table(tasks: Mapping[str, int]) -> Any:
     table = pyarrow.table({"task_index": list(tasks.values()), "task": list(tasks)})
     table = table.cast(pyarrow.schema({"task_index": pyarrow.int64(), "task": pyarrow.string()}))
     return table.replace_schema_metadata({"pandas": json.dumps(frame)})
+
+
+# -- which numbers become which feature -------------------------------------------------------------------------------
+
+
+#: Fields that make up the state of a robot; a simulator that has none of them gives all its numbers.
+_STATE = ("joint_positions", "gripper_pose", "gripper_open")
+
+#: Fields that are no observations of a robot.
+_HINTS = ("expert_action",)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which fields of a simulator make up which feature."""
+
+    images: dict[str, str]  # one field each
+    vectors: dict[str, list[str]]  # observation fields, one after the other
+
+    @classmethod
+    def of(cls, spec: Spec) -> Layout:
+        images: dict[str, str] = {}
+        for name, field in spec.observations.items():
+            if _is_picture(field):
+                camera = f"observation.images.{_dotted(field.camera or name or 'image')}"
+                images[camera if camera not in images else f"observation.images.{_dotted(name)}"] = name
+        numbers = [
+            name
+            for name, field in spec.observations.items()
+            if not field.camera and name not in (*images.values(), *_HINTS) and math.prod(field.shape)
+        ]
+        state = [name for name in _STATE if name in numbers] or numbers
+        vectors = {"observation.state": state} if state else {}
+        for name in numbers:
+            if name not in state:
+                key = f"observation.{_dotted(name)}"
+                vectors[key if key not in vectors else f"{key}_field"] = [name]
+        return cls(images, vectors)
+
+    def features(self, spec: Spec, rate: Fraction) -> dict[str, Any]:
+        """Describe every feature as `meta/info.json` does."""
+        described: dict[str, Any] = {}
+        for key, name in self.images.items():
+            described[key] = _video_feature(*even(spec.observations[name].shape), rate)
+        for key, fields in self.vectors.items():
+            described[key] = _vector_feature({name or "state": spec.observations[name] for name in fields})
+        described["action"] = _vector_feature({name or "action": field for name, field in spec.actions.items()})
+        scalars = {"next.reward": "float32", "next.success": "bool", "next.done": "bool", "timestamp": "float32"}
+        scalars.update(dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64"))
+        for key, dtype in scalars.items():
+            described[key] = {"dtype": dtype, "shape": [1], "names": None}
+        return described
+
+
+def _is_picture(field: Field) -> bool:
+    return field.dtype == "u1" and len(field.shape) == 3 and field.shape[2] == 3
+
+
+def _dotted(name: str) -> str:
+    """Return a nested name as LeRobot allows it."""
+    return name.replace("/", ".")
+
+
+def _video_feature(height: int, width: int, rate: Fraction) -> dict[str, Any]:
+    info = {
+        "video.height": height,
+        "video.width": width,
+        "video.codec": "h264",
+        "video.pix_fmt": "yuv420p",
+        "video.fps": number(rate),
+        "video.channels": 3,
+        "has_audio": False,
+        "is_depth_map": False,
+        **{f"video.{name}": value for name, value in ENCODING.items()},
+    }
+    return {"dtype": "video", "shape": [height, width, 3], "names": ["height", "width", "channels"], "info": info}
+
+
+def _vector_feature(fields: Mapping[str, Field]) -> dict[str, Any]:
+    names = [
+        "_".join([_dotted(name), *map(str, place)])
+        for name, field in fields.items()
+        for place in np.ndindex(*field.shape)
+    ]
+    return {"dtype": "float32", "shape": [len(names)], "names": names}
+
+
+def number(rate: Fraction) -> int | float:
+    return rate.numerator if rate.denominator == 1 else float(rate)
+
+
+def joined(arrays: Mapping[str, np.ndarray], names: Iterable[str], steps: int) -> np.ndarray:
+    """Put fields side by side, [steps, n]; one number a frame is [steps]."""
+    parts = [arrays[name][:steps].reshape(steps, -1) for name in names]
+    joined = np.concatenate(parts, axis=1).astype(np.float32)
+    return joined[:, 0] if joined.shape[1] == 1 else joined
+
+
+# -- statistics of what does not fit into memory ----------------------------------------------------------------------
+
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+
+#: Quantiles of more rows than this are those of evenly spaced ones.
+_ROWS_KEPT = 1 << 16
+
+#: How much of an episode's images goes into statistics.
+_FRAMES_COUNTED, _PIXELS_A_SIDE = 100, 150
+
+
+class Numbers:
+    """Statistics of rows of numbers, which need not be in memory together."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean: Any = 0.0
+        self._squares: Any = 0.0  # Σ (x - mean)²
+        self._low: Any = math.inf
+        self._high: Any = -math.inf
+        self._kept: list[np.ndarray] = []
+        self._stride = 1
+
+    def add(self, rows: np.ndarray) -> None:
+        """Count in rows, [T, n] float64."""
+        mean = rows.mean(axis=0)
+        total, delta = self._count + len(rows), mean - self._mean
+        # squares = squares₁ + squares₂ + δ² · n₁ n₂ / n
+        self._squares += ((rows - mean) ** 2).sum(axis=0) + delta**2 * (self._count * len(rows) / total)
+        self._mean += delta * (len(rows) / total)
+        self._low = np.minimum(self._low, rows.min(axis=0))
+        self._high = np.maximum(self._high, rows.max(axis=0))
+        self._kept.append(rows[-self._count % self._stride :: self._stride])
+        self._count = total
+        while sum(map(len, self._kept)) > _ROWS_KEPT:
+            self._kept = [np.concatenate(self._kept)[::2]]
+            self._stride *= 2
+
+    def result(self) -> dict[str, list[Any]]:
+        quantiles = np.quantile(np.concatenate(self._kept), list(QUANTILES.values()), axis=0)
+        return {
+            "min": self._low.tolist(),
+            "max": self._high.tolist(),
+            "mean": self._mean.tolist(),
+            "std": np.sqrt(self._squares / self._count).tolist(),
+            "count": [self._count],
+            **dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
+        }
+
+
+class Pixels:
+    """Statistics of images by channel, from 0 to 1, of shape [3, 1, 1]."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._histogram = np.zeros((3, 256))
+
+    def add(self, frames: np.ndarray) -> None:
+        """Count in frames, [T, H, W, 3] uint8."""
+        self._count += len(frames)
+        for channel in range(3):
+            self._histogram[channel] += np.bincount(frames[..., channel].reshape(-1), minlength=256)
+
+    def result(self) -> dict[str, list[Any]]:
+        values = np.arange(256) / 255.0
+        shares = self._histogram / self._histogram.sum(axis=1, keepdims=True)
+        present = self._histogram > 0
+        mean = shares @ values
+        found = {
+            "min": values[present.argmax(axis=1)],
+            "max": values[255 - present[:, ::-1].argmax(axis=1)],
+            "mean": mean,
+            "std": np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1)),
+        }
+        reached = self._histogram.cumsum(axis=1)
+        for name, share in QUANTILES.items():
+            found[name] = values[(reached >= share * reached[:, -1:]).argmax(axis=1)]
+        return {"count": [self._count], **{name: value.reshape(3, 1, 1).tolist() for name, value in found.items()}}
+
+
+def sample(frames: np.ndarray) -> np.ndarray:
+    """Return evenly spaced frames, and of large ones evenly spaced pixels."""
+    some = np.unique(np.linspace(0, len(frames) - 1, _FRAMES_COUNTED).round().astype(int))
+    step = max(1, max(frames.shape[1:3]) // _PIXELS_A_SIDE)
+    return frames[some, ::step, ::step]

@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from manyarms.errors import ConfigError
+from manyarms.reporting import runs
+from manyarms.reporting.watched import WatchedRun
 from manyarms.serving.hosts import Hosts, is_loopback
-from manyarms.watching import folders
-from manyarms.watching.state import WatchedRun
 
 #: The port that is tried first, next to TensorBoard's.
 PORT = 6007
@@ -60,9 +60,9 @@ class Site:
     """From the path of a request to what it shows: one run at the top, or a list of them and `runs/<name>/` each."""
 
     def __init__(self, folder: Path) -> None:
-        folders.check(folder)
+        runs.check(folder)
         self.folder = folder
-        self.single = folders.kind_of(folder) is not None
+        self.single = runs.kind_of(folder) is not None
         self._runs: dict[Path, WatchedRun] = {}
         self._lock = threading.Lock()
 
@@ -79,14 +79,14 @@ class Site:
         return self._below(parts[1:], query) if parts[0] == "runs" else None
 
     def _below(self, parts: list[str], query: dict[str, list[str]]) -> Page | str | None:
-        for depth in range(1, folders.DEPTH + 1):
+        for depth in range(1, runs.DEPTH + 1):
             inside, rest = parts[:depth], parts[depth:]
             if len(inside) < depth or any(part in ("", ".", "..") or "/" in part or "\0" in part for part in inside):
                 return None
             folder = self.folder.joinpath(*inside)
             if not folder.resolve().is_relative_to(self.folder.resolve()):
                 return None
-            if folders.kind_of(folder) is None:
+            if runs.kind_of(folder) is None:
                 continue
             if not rest:
                 return "/" + quote("/".join(["runs", *inside])) + "/"
@@ -102,7 +102,7 @@ class Site:
             looking = query.get("looking", ["1"])[-1] != "0"
             state = run.state(query.get("since", [""])[-1], looking)
             return Page(document={**state, "up": up})
-        path = folders.shown_file(run.folder, parts)
+        path = runs.shown_file(run.folder, parts)
         if path is None:
             return None
         return Page(path, policy=_REPORT if path.suffix == ".html" else _OURS)
@@ -113,7 +113,7 @@ class Site:
 
     def _list(self) -> list[dict[str, Any]]:
         found = []
-        for folder in folders.runs_below(self.folder):
+        for folder in runs.runs_below(self.folder):
             inside = folder.relative_to(self.folder).as_posix()
             found.append({**self._run(folder).summary(), "name": inside, "href": f"runs/{quote(inside)}/"})
         return found

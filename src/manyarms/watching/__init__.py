@@ -1,1 +1,0 @@
-"""A page on a run, while it goes on and afterwards."""
