@@ -38,8 +38,7 @@ from manyarms.learning import learner as learning
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.samples import Layout, Samples
 from manyarms.learning.trainer import Trainer, TrainerConfig
-from manyarms.policies import make_policy
-from manyarms.policies.network import NetworkPolicy
+from manyarms.policies import make_trainable
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.rollout import Episode, Runner, Steps
 from manyarms.vector import EpisodeId
@@ -190,9 +189,8 @@ class MinibatchLearner(Learner):
 
 
 def make_learner(envs: manyarms.VectorEnv, seed: int, by_minibatch: bool) -> Learner:
-    options = {"chunk": 1, "hidden": 64, "layers": 2, "log_std": 0.0, "value_head": True, "separate_critic": True}
-    policy = make_policy("mlp", envs.simulator_spec, {**options, "seed": seed})
-    assert isinstance(policy, NetworkPolicy)
+    options = {"chunk": 1, "hidden": 64, "layers": 2, "log_std": 0.0, "critic": "chunk_level", "separate_critic": True}
+    policy = make_trainable("mlp", envs.simulator_spec, {**options, "seed": seed})
     optim = OptimConfig(lr=HYPER.lr, clip_grad=HYPER.max_grad_norm, schedule="linear")
     kind = MinibatchLearner if by_minibatch else Learner
     return kind(policy, algorithm(not by_minibatch), optim, LearnerConfig(HYPER.minibatch, seed=seed))

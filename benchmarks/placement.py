@@ -29,7 +29,7 @@ import torch
 import tyro
 from placement_page import page
 
-from manyarms.learning.assembly import network_for, recipe_for
+from manyarms.learning.assembly import policy_for, recipe_for
 from manyarms.learning.parallel import give_weights
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings, from_mapping
@@ -110,7 +110,7 @@ class Loop:
         self._simulators = [build(**arguments, **env.options) for _ in range(config.num_envs)]
         self._steps, self._spec = config.steps, self._simulators[0].spec
         recipe = recipe_for(settings.config, Ranks(), config.num_envs)
-        self._policy = network_for(recipe, self._spec, settings.config)
+        self._policy = policy_for(recipe, self._spec, settings.config).policy
         self._policy.prepare_to_learn()
         self._policy.eval()
         give_weights(self._policy, weights.tensors())

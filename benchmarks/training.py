@@ -25,8 +25,7 @@ import manyarms
 from manyarms.algorithms.ppo import PPO
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.trainer import Trainer, TrainerConfig
-from manyarms.policies import make_policy
-from manyarms.policies.network import NetworkPolicy
+from manyarms.policies import make_trainable
 from manyarms.rollout import Runner, RunnerConfig
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
@@ -56,20 +55,19 @@ def trainer_of(config: TrainingBenchmark, stack: ExitStack) -> Trainer:
     envs = stack.enter_context(
         manyarms.make_vec("tabletop/push_button", config.num_envs, copy=False, max_episode_steps=64, **options)
     )
-    policy = make_policy(
+    policy = make_trainable(
         "pixel",
         envs.simulator_spec,
         {
             "chunk": config.chunk,
             "image_side": config.image_size,
-            "value_head": True,
+            "critic": "chunk_level",
             "device": config.device,
             "precision": config.precision,
             "fields": ["gripper_pose"],
             "log_std": -3.0,
         },
     )
-    assert isinstance(policy, NetworkPolicy)
     algorithm = PPO(logprob_type="action_level", update_epoch=config.update_epoch)
     learner = Learner(policy, algorithm, OptimConfig(lr=1e-5), LearnerConfig(config.global_batch_size))
     runner = Runner(envs, policy, RunnerConfig(keep=policy.reads))

@@ -13,8 +13,7 @@ import manyarms
 from manyarms.algorithms.ppo import PPO
 from manyarms.learning.learner import Learner, LearnerConfig, OptimConfig
 from manyarms.learning.trainer import Trainer, TrainerConfig
-from manyarms.policies import make_policy
-from manyarms.policies.network import NetworkPolicy
+from manyarms.policies import make_trainable
 from manyarms.rollout import Runner, RunnerConfig
 
 
@@ -26,10 +25,8 @@ def main() -> None:
     options = {"arm_mode": "delta_ee", "cameras": [], "shaped_rewards": True, "copy": False}
     with manyarms.make_vec("tabletop/reach_target", num_envs=8, rows_per_worker=4, **options) as envs:
         sees = ["gripper_pose", "task_low_dim_state"]
-        policy = make_policy(
-            "mlp", envs.simulator_spec, {"chunk": 4, "hidden": 128, "value_head": True, "fields": sees}
-        )
-        assert isinstance(policy, NetworkPolicy)
+        options = {"chunk": 4, "hidden": 128, "critic": "chunk_level", "fields": sees}
+        policy = make_trainable("mlp", envs.simulator_spec, options)
         algorithm = PPO(gamma=0.97, update_epoch=8, target_kl=0.05)
         learner = Learner(policy, algorithm, OptimConfig(lr=1e-3), LearnerConfig(global_batch_size=256))
         trainer = Trainer(Runner(envs, policy, RunnerConfig()), learner, ["reach_target"], TrainerConfig(updates, 64))

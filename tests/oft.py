@@ -18,6 +18,7 @@ from manyarms.policies import Observations, make_policy
 from manyarms.policies.openvla_oft.heads import L1Head, StateProjector
 from manyarms.policies.openvla_oft.model import OpenVlaModel, config_from
 from manyarms.policies.openvla_oft.policy import OpenVlaOftPolicy
+from manyarms.policies.trainable import Batched
 from manyarms.simulators.base import Field, Spec
 
 GOLDEN = REPOSITORY / "tests" / "data" / "golden" / "openvla_oft_tiny"
@@ -91,7 +92,13 @@ def observed(count: int, seed: int = 0, texts: tuple[str, ...] = TASKS, spec: Sp
     return Observations(fields, told, [EpisodeId("t", i) for i in range(count)], np.arange(count) * 8)
 
 
-def policy_of(folder: Path, spec: Spec = SPEC, **options: Any) -> OpenVlaOftPolicy:
+def batched_of(folder: Path, spec: Spec = SPEC, **options: Any) -> Batched:
     policy = make_policy("openvla_oft", spec, {"model_path": str(folder), "prompt_length": 96, **options})
+    assert isinstance(policy, Batched)
+    return policy
+
+
+def policy_of(folder: Path, spec: Spec = SPEC, **options: Any) -> OpenVlaOftPolicy:
+    policy = batched_of(folder, spec, **options).policy
     assert isinstance(policy, OpenVlaOftPolicy)
     return policy

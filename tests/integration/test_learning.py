@@ -26,13 +26,20 @@ from manyarms.learning.samples import Samples, final_observations_of, observatio
 from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies import make_policy
 from manyarms.policies.network import NetworkPolicy
+from manyarms.policies.trainable import Batched
 from manyarms.reporting.recording import RecordedEpisode
 from manyarms.rollout import Episode, Runner, RunnerConfig
 from standins import Walker
 
 
-def network(spec: Any, **options: Any) -> NetworkPolicy:
+def batched(spec: Any, **options: Any) -> Batched:
     policy = make_policy("mlp", spec, {"chunk": 2, "hidden": 32, "fields": ["position"], **options})
+    assert isinstance(policy, Batched)
+    return policy
+
+
+def network(spec: Any, **options: Any) -> NetworkPolicy:
+    policy = batched(spec, **options).policy
     assert isinstance(policy, NetworkPolicy)
     return policy
 
@@ -42,11 +49,11 @@ def trained(adv_type: str, updates: int, seed: int = 0) -> tuple[list[dict[str, 
     grouped = adv_type != "gae"
     algorithm = make_algorithm(adv_type, update_epoch=4, **({"group_size": 4} if grouped else {"gamma": 0.95}))
     with manyarms.make_vec("standins:Walker", 4, rows_per_worker=2, max_episode_steps=20, goal=1.5, cameras=[]) as envs:
-        policy = network(envs.simulator_spec, value_head=not grouped, seed=seed, deterministic=True, batch_size=8)
+        policy = batched(envs.simulator_spec, value_head=not grouped, seed=seed, deterministic=True, batch_size=8)
         learner = Learner(policy, algorithm, OptimConfig(lr=3e-3), LearnerConfig(64))
         trainer = Trainer(Runner(envs, policy), learner, ["near"], TrainerConfig(updates, 32, seed=1000))
         history = [trainer.step() for _ in range(updates)]
-    return history, {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    return history, {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
 
 
 @pytest.mark.slow
@@ -75,7 +82,7 @@ def test_training_resumed_from_a_checkpoint_equals_training_that_went_on(warmup:
     with manyarms.make_vec("standins:Walker", 2, **settings) as envs:
 
         def trainer() -> Trainer:
-            policy = network(envs.simulator_spec, value_head=True, deterministic=True, batch_size=4)
+            policy = batched(envs.simulator_spec, value_head=True, deterministic=True, batch_size=4)
             optim = OptimConfig(lr=3e-3, schedule="linear", critic_warmup_steps=warmup)
             learner = Learner(policy, PPO(update_epoch=2), optim, LearnerConfig(batch))
             return Trainer(Runner(envs, policy), learner, ["near", "far"], TrainerConfig(6, 8))
@@ -136,7 +143,8 @@ def test_a_checkpoint_from_a_gpu_that_is_not_here_can_be_used(tmp_path: Path) ->
     spec = Walker(cameras=()).spec
     options = {"chunk": 2, "hidden": 32, "fields": ["position"], "device": "cuda:64"}
     path = save(tmp_path, unplayed(network(spec)), Recipe("mlp", options))
-    assert isinstance(make_policy(str(path), spec), NetworkPolicy)
+    made: Any = make_policy(str(path), spec)
+    assert isinstance(made.policy, NetworkPolicy)
 
 
 def test_a_setting_without_effect_is_an_error() -> None:
@@ -151,10 +159,10 @@ def test_a_setting_without_effect_is_an_error() -> None:
         with pytest.raises(ManyarmsError, match=says):
             make_algorithm(**settings)  # type: ignore[arg-type]
     spec = Walker(cameras=()).spec
-    with pytest.raises(ConfigError, match="value_head"):
+    with pytest.raises(ConfigError, match="estimates values"):
         Learner(network(spec), PPO())
     grouped = GRPO(group_size=2)
-    with pytest.raises(ConfigError, match="value_head would do nothing"):
+    with pytest.raises(ConfigError, match="uses no critic"):
         Learner(network(spec, value_head=True), grouped)
     with pytest.raises(ConfigError, match="reference"):
         Learner(network(spec), GRPO(group_size=2, kl_beta=0.1))
@@ -311,10 +319,10 @@ def test_cloning_finds_what_the_demonstrator_does() -> None:
     assert demonstrations(recorded, 2).mask.sum() == 29 * (2 * 9 + 1), "beyond the end there is nothing to imitate"
     examples = demonstrations(recorded, 1)
     assert len(examples) == 290, "the failed one is left out"
-    policy = network(Walker(cameras=()).spec, sample=False, chunk=1)
+    policy = network(Walker(cameras=()).spec, chunk=1)
     losses = list(clone(policy, examples, CloningConfig(400, 64)))
     assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 1.0
-    chosen = policy.act(examples.observations.rows(np.arange(40))).actions[""][:, 0]
+    chosen = policy.act(examples.observations.rows(np.arange(40)), explore=False).actions[""][:, 0]
     assert np.abs(chosen - examples.actions[:40, 0]).mean() < 0.1
     with pytest.raises(ConfigError, match="no demonstration"):
         demonstrations(recorded[3:4], 2)

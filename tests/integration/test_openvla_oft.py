@@ -19,7 +19,6 @@ from torch import Tensor
 
 from conftest import goldens
 from manyarms import cli
-from manyarms.algorithms.grpo import GRPO
 from manyarms.algorithms.ppo import PPO
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
@@ -37,7 +36,7 @@ from manyarms.policies.remote import RemotePolicy
 from manyarms.policies.transforms import MaskedQuantile
 from manyarms.serving.server import PolicyServer, ServerConfig
 from manyarms.simulators.base import Field
-from oft import GOLDEN, SPEC, STATE, golden_with_tokenizer, made, observed, policy_of
+from oft import GOLDEN, SPEC, STATE, batched_of, golden_with_tokenizer, made, observed, policy_of
 from training import in_folder, lines, written
 
 CPU = torch.device("cpu")
@@ -238,7 +237,7 @@ def test_transformers_finds_the_network_by_its_config(oracle: Oracle) -> None:
 
 
 def test_a_policy_gives_what_its_network_makes_of_what_it_sees(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, sample=False, gripper="raw")
+    policy = policy_of(golden, **STATE, gripper="raw")
     observations = observed(1)
     with torch.inference_mode():
         inputs = policy._senses(observations, CPU)
@@ -259,30 +258,29 @@ def test_a_checkpoint_acts_without_noise_unless_it_is_told_to_explore(golden: Pa
     observations = observed(3)
     later = replace(observations, steps=observations.steps + 1)
     told: list[dict[str, Any]] = [{}, {"sample": False}, {"sample": True}]
-    plain, best, drawn = (policy_of(golden, **STATE, head=head, **options) for options in told)
+    plain, best, drawn = (batched_of(golden, **STATE, head=head, **options) for options in told)
     np.testing.assert_array_equal(plain.act(observations).actions[""], best.act(observations).actions[""])
     np.testing.assert_array_equal(plain.act(observations).actions[""], plain.act(later).actions[""])
     assert not np.array_equal(drawn.act(observations).actions[""], drawn.act(later).actions[""])
-    assert (plain.explores, drawn.explores) == (False, True)
-    with pytest.raises(ConfigError, match="draws nothing"):
-        Learner(plain, GRPO(group_size=2))
 
 
 @pytest.mark.parametrize("head", ["l1", "tokens"])
 def test_a_batch_of_different_prompts_is_as_one_by_one(golden: Path, head: str) -> None:
-    policy = policy_of(golden, **STATE, head=head, sample=True)
+    policy = policy_of(golden, **STATE, head=head)
     everyone = observed(5)
     lengths = [len(policy._senses._prompts(text)) for text in everyone.texts]
     assert len(set(lengths)) == 3, "or nothing is ragged"
-    together = policy.act(everyone)
+    together = policy.act(everyone, explore=True)
     for row in range(5):
-        alone = policy.act(everyone.rows([row]))
+        alone = policy.act(everyone.rows([row]), explore=True)
         np.testing.assert_allclose(alone.actions[""][0], together.actions[""][row], atol=1e-5)
         np.testing.assert_allclose(alone.extras["log_probs"][0], together.extras["log_probs"][row], atol=1e-4)
 
 
 def test_what_a_row_gets_does_not_depend_on_its_neighbours_bit_for_bit(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", sample=True, deterministic=True, batch_size=4, value_head=True)
+    policy = batched_of(
+        golden, **STATE, head="tokens", sample=True, deterministic=True, batch_size=4, critic="chunk_level"
+    )
     everyone = observed(6)
     together = policy.act(everyone)
     for index in ([2], [5, 0, 3]):
@@ -293,13 +291,13 @@ def test_what_a_row_gets_does_not_depend_on_its_neighbours_bit_for_bit(golden: P
     later = replace(everyone, steps=everyone.steps + 1)
     assert not np.array_equal(policy.act(later).actions[""], together.actions[""]), "noise belongs to episode and step"
     with pytest.raises(ConfigError, match=r"prompt of \d+ tokens, but prompt_length is 16"):
-        policy_of(golden, **STATE, deterministic=True, prompt_length=16).act(everyone)
+        batched_of(golden, **STATE, deterministic=True, prompt_length=16).act(everyone)
 
 
 def test_the_gripper_follows_libero_where_the_statistics_do(golden: Path) -> None:
     observations = observed(3)
-    raw = policy_of(golden, **STATE, sample=False, gripper="raw").act(observations).actions[""]
-    converted = policy_of(golden, **STATE, sample=False).act(observations).actions[""]
+    raw = policy_of(golden, **STATE, gripper="raw").act(observations).actions[""]
+    converted = policy_of(golden, **STATE).act(observations).actions[""]
     np.testing.assert_array_equal(converted[..., :-1], raw[..., :-1])
     np.testing.assert_array_equal(converted[..., -1], -np.sign(2.0 * raw[..., -1] - 1.0))
 
@@ -308,7 +306,7 @@ def test_the_gripper_follows_libero_where_the_statistics_do(golden: Path) -> Non
 def test_actions_to_imitate_come_back_as_they_were(golden: Path, head: str) -> None:
     policy = policy_of(golden, **STATE, head=head, gripper="raw")
     actions = np.random.default_rng(0).uniform(-0.8, 0.7, (4, 8, 7)).astype(np.float32)
-    unit = policy.head.decode(policy.choice_of(actions)).numpy()
+    unit = policy.head.decode(policy.encode_actions(actions)).numpy()
     error = np.abs(policy._actions.to_simulator(unit) - actions).max()
     assert error <= (1e-6 if head == "l1" else 2.2 / 255)
 
@@ -321,16 +319,17 @@ def test_any_width_chunk_and_number_of_images(
 ) -> None:
     folder = made(tmp_path / "made", width, regression=regression, num_action_chunks=chunk)
     spec = replace(SPEC, actions={"": Field((width,), "float32", -1.0, 1.0)})
-    policy = policy_of(folder, spec, num_images=images, sample=True, value_head=True, value_type="action_level")
+    policy = policy_of(folder, spec, num_images=images, critic="action_level")
     observations = observed(2, spec=spec)
-    chunked = policy.act(observations)
+    chunked = policy.act(observations, explore=True)
     assert chunked.actions[""].shape == chunked.extras["log_probs"].shape == (2, chunk, width)
-    assert chunked.extras["values"].shape == policy.values_of(observations).shape == (2, chunk)
+    assert chunked.extras["values"].shape == policy.values(observations).shape == (2, chunk)
     assert isinstance(policy.head, L1Head if regression else TokenHead)
     assert len(policy.cameras) == images
     last = policy.reads[-1]
     changed = observations.with_fields(**{last: 255 - observations.fields[last]})
-    assert not np.array_equal(policy.act(changed).extras["log_probs"], chunked.extras["log_probs"]), "it looks at all"
+    again = policy.act(changed, explore=True)
+    assert not np.array_equal(again.extras["log_probs"], chunked.extras["log_probs"]), "it looks at all"
 
 
 def test_actions_stay_within_the_simulators_bounds(golden: Path) -> None:
@@ -341,7 +340,7 @@ def test_actions_stay_within_the_simulators_bounds(golden: Path) -> None:
 
 
 def test_the_critic_reads_the_state_before_the_first_number_of_the_chunk(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", sample=True, value_head=True)
+    policy = policy_of(golden, **STATE, head="tokens", critic="chunk_level")
     assert policy.value is not None
     with torch.no_grad():
         for parameter in policy.value.parameters():
@@ -353,9 +352,9 @@ def test_the_critic_reads_the_state_before_the_first_number_of_the_chunk(golden:
 
 
 def test_a_checkpoint_of_adapters_holds_all_that_learns(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="l1", sample=True, value_head=True, lora_rank=2)
+    policy = policy_of(golden, **STATE, head="l1", critic="chunk_level", lora_rank=2)
     learns = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
-    assert set(policy.saved_state()) == learns
+    assert set(policy.trainable_state()) == learns
     for part in ("value.", "head.log_scale", "lora_"):
         assert any(part in name for name in learns), part
 
@@ -387,9 +386,9 @@ def test_without_a_stop_token_actions_stand_last(golden: Path) -> None:
 
 @pytest.mark.parametrize("head", ["l1", "tokens"])
 def test_recomputed_log_probabilities_are_the_rollouts(golden: Path, head: str) -> None:
-    policy = policy_of(golden, **STATE, head=head, sample=True, value_head=True, deterministic=True, batch_size=4)
-    observations = observed(6)
-    chunk = policy.act(observations)
+    batched = batched_of(golden, **STATE, head=head, sample=True, value_head=True, deterministic=True, batch_size=4)
+    policy, observations = batched.policy, observed(6)
+    chunk = batched.act(observations)
     policy.train()
     found = policy.evaluate(observations, chunk.extras["chosen"])
     assert found.values is not None
@@ -413,7 +412,7 @@ def test_recomputed_log_probabilities_are_the_rollouts(golden: Path, head: str) 
 def decisions(policy: OpenVlaOftPolicy, count: int = 6) -> Samples:
     """Return decisions with advantages that differ."""
     observations = observed(count)
-    chunk = policy.act(observations)
+    chunk = policy.act(observations, explore=True)
     advantages = np.linspace(-1.0, 1.0, count).astype(np.float32)
     mask = np.ones(chunk.extras["log_probs"].shape[:2], np.float32)
     return Samples(
@@ -427,7 +426,7 @@ def decisions(policy: OpenVlaOftPolicy, count: int = 6) -> Samples:
     ("options", "lr"), [({"head": "l1"}, 1e-5), ({"head": "tokens"}, 1e-4), ({"head": "tokens", "lora_rank": 4}, 1e-3)]
 )
 def test_a_step_of_ppo_lowers_the_loss_on_its_batch(golden: Path, options: dict[str, Any], lr: float) -> None:
-    policy = policy_of(golden, **STATE, **options, sample=True, value_head=True, gradient_checkpointing=True)
+    policy = policy_of(golden, **STATE, **options, critic="chunk_level", gradient_checkpointing=True)
     algorithm = PPO(update_epoch=1, logprob_type="token_level")
     learner = Learner(policy, algorithm, OptimConfig(lr=lr), LearnerConfig(6))
     batch = decisions(policy)
@@ -441,30 +440,28 @@ def test_a_step_of_ppo_lowers_the_loss_on_its_batch(golden: Path, options: dict[
 
 
 def test_adapters_begin_at_nothing_and_are_all_that_is_saved(golden: Path, tmp_path: Path) -> None:
-    options = {**STATE, "head": "tokens", "sample": True, "deterministic": True, "batch_size": 6}
+    options = {**STATE, "head": "tokens"}
     plain = policy_of(golden, **options)
     policy = policy_of(golden, **options, lora_rank=4)
     np.testing.assert_array_equal(policy.act(observed(6)).actions[""], plain.act(observed(6)).actions[""])
-    saved = policy.saved_state()
+    saved = policy.trainable_state()
     assert saved
     assert all("lora_" in name or name.startswith("state_projector") for name in saved)
     assert len(saved) < len(policy.state_dict())
     assert not [name for name in saved if "blocks.2" in name or "attn_pool" in name], "what is not used needs none"
 
 
-def test_a_twin_shares_the_weights_and_acts_otherwise(golden: Path) -> None:
-    options = {**STATE, "model_path": str(golden), "prompt_length": 96}
-    policy = policy_of(golden, **STATE, sample=True)
-    twin = policy.twin(SPEC, {**options, "sample": False, "deterministic": True, "batch_size": 4})
-    assert [p.data_ptr() for p in twin.parameters()] == [p.data_ptr() for p in policy.parameters()]
-    np.testing.assert_array_equal(twin.act(observed(2)).actions[""], twin.act(observed(2)).actions[""])
-    assert not np.array_equal(twin.act(observed(2)).actions[""], policy.act(observed(2)).actions[""])
-    with pytest.raises(ConfigError, match="prompt_length is 16"):
-        policy.twin(SPEC, {**options, "deterministic": True, "prompt_length": 16}).act(observed(2))
+def test_one_policy_explores_and_is_evaluated_without_a_copy_of_its_weights(golden: Path) -> None:
+    explores = batched_of(golden, **STATE, sample=True, batch_size=4)
+    evaluated = explores.for_evaluation()
+    assert evaluated.policy is explores.policy
+    wanted = batched_of(golden, **STATE, sample=False, deterministic=True, batch_size=4).act(observed(2)).actions[""]
+    np.testing.assert_array_equal(evaluated.act(observed(2)).actions[""], wanted)
+    assert not np.array_equal(explores.act(observed(2)).actions[""], wanted)
 
 
 def test_in_bf16_all_weights_learn_in_float32(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", sample=True, precision="bf16", value_head=True)
+    policy = policy_of(golden, **STATE, head="tokens", precision="bf16", critic="chunk_level")
     assert {p.dtype for p in policy.network.parameters()} == {torch.bfloat16}
     acted = policy.act(observed(3)).extras["log_probs"]
     learner = Learner(policy, PPO(update_epoch=1), OptimConfig(lr=1e-6), LearnerConfig(3))
@@ -477,7 +474,7 @@ def test_in_bf16_all_weights_learn_in_float32(golden: Path) -> None:
 
 
 def test_in_bf16_adapters_learn_in_float32_beside_weights_that_stay(golden: Path) -> None:
-    policy = policy_of(golden, **STATE, head="tokens", sample=True, precision="bf16", lora_rank=4)
+    policy = policy_of(golden, **STATE, head="tokens", precision="bf16", lora_rank=4)
     policy.prepare_to_learn()
     kinds = {(parameter.requires_grad, parameter.dtype) for parameter in policy.network.parameters()}
     assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
@@ -509,7 +506,7 @@ def test_eval_gives_the_same_for_any_number_of_environments(golden: Path, tmp_pa
 
 
 def test_a_served_policy_acts_as_a_local_one(golden: Path) -> None:
-    policy, observations = policy_of(golden, **STATE, deterministic=True, batch_size=4), observed(4)
+    policy, observations = batched_of(golden, **STATE, deterministic=True, batch_size=4), observed(4)
     numbers = {name: observations.fields[name].astype(np.float32) for name in ("pose", "open")}
     observations = observations.with_fields(**numbers)
     with PolicyServer(policy, SPEC, ServerConfig(port=0)) as server:

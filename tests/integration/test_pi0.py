@@ -38,6 +38,7 @@ from manyarms.policies.pi0.fused import FusedWeights, product
 from manyarms.policies.pi0.model import Inputs, prefix_of, velocities
 from manyarms.policies.pi0.policy import Pi0Policy
 from manyarms.policies.pi0.preprocessing import Words, image_fields, resized
+from manyarms.policies.trainable import Batched
 from manyarms.simulators.base import Field
 from pi0_checkpoints import GOLDEN, pi0_folder, statistics
 from standins import Walker
@@ -85,8 +86,14 @@ def loaded(path: Path) -> Any:
     return loading.load(CheckpointFolder.open(path), torch.float32, "cpu")
 
 
-def policy_of(folder: Path, **options: Any) -> Pi0Policy:
+def batched_of(folder: Path, **options: Any) -> Batched:
     made = make_policy("pi0", SPEC, {"model_path": str(folder), "state": ["position"], "chunk": 4, **options})
+    assert isinstance(made, Batched)
+    return made
+
+
+def policy_of(folder: Path, **options: Any) -> Pi0Policy:
+    made = batched_of(folder, **options).policy
     assert isinstance(made, Pi0Policy)
     return made
 
@@ -456,7 +463,7 @@ def test_each_of_state_and_actions_may_be_scaled_in_its_own_way(folder: Path, tm
 def test_actions_count_from_the_state_where_a_checkpoint_was_trained_so(
     folder: Path, relative: Any, mask: list[int]
 ) -> None:
-    options: dict[str, Any] = {"clip_actions": False, "noise": "flow_sde", "batch_size": 2}
+    options: dict[str, Any] = {"clip_actions": False, "noise": "flow_sde"}
     plain, policy = (policy_of(folder, **options, relative=wanted) for wanted in (None, relative))
     observations = seen(3)
     offset = (observations.fields["position"] * np.array(mask)).astype(np.float32)[:, None]
@@ -514,9 +521,8 @@ def test_the_field_named_state_is_the_state_where_its_width_is_the_statistics(fo
     (path / "norm_stats.json").write_text(json.dumps(statistics(state=8)))
     fields = {"joints": Field((7,)), "state": Field((8,)), "objects": Field((70,))}
     spec = replace(SPEC, observations={**{n: f for n, f in SPEC.observations.items() if f.camera}, **fields})
-    policy = make_policy("pi0", spec, {"model_path": str(path)})
-    assert isinstance(policy, Pi0Policy)
-    assert policy._seeing.fields == ["state"]
+    policy: Any = make_policy("pi0", spec, {"model_path": str(path)})
+    assert policy.policy._seeing.fields == ["state"]
 
 
 def test_statistics_that_lerobot_saves_with_a_policy_are_read(folder: Path, tmp_path: Path) -> None:
@@ -539,7 +545,7 @@ def test_statistics_that_lerobot_saves_with_a_policy_are_read(folder: Path, tmp_
 
 
 def test_a_row_gets_the_same_whatever_its_neighbours(folder: Path) -> None:
-    policy = policy_of(folder, deterministic=True, batch_size=4, noise="flow_sde")
+    policy = batched_of(folder, deterministic=True, batch_size=4, noise="flow_sde")
     observations = seen(6)
     together = policy.act(observations)
     alone = [policy.act(observations.rows([i])) for i in range(6)]
@@ -614,15 +620,13 @@ def test_bfloat16_is_near_float32(folder: Path) -> None:
     assert np.abs(near.act(observations).actions[""] - wanted).max() < 0.1
 
 
-def test_a_policy_that_is_judged_shares_the_weights_of_the_one_that_learns(folder: Path) -> None:
-    policy = policy_of(folder, noise="flow_sde")
-    options = {"model_path": str(folder), "state": ["position"], "chunk": 4, "noise": "flow_sde"}
-    twin = policy.twin(SPEC, {**options, "sample": False})
-    assert twin is not None
-    assert {id(p) for p in twin.parameters()} == {id(p) for p in policy.parameters()}
-    wanted = policy_of(folder, sample=False).act(seen(2)).actions[""]
-    assert np.array_equal(twin.act(seen(2)).actions[""], wanted)
-    assert policy.twin(SPEC, {**options, "lora_rank": 2}) is None
+def test_one_policy_explores_and_is_evaluated_without_a_copy_of_its_weights(folder: Path) -> None:
+    explores = batched_of(folder, noise="flow_sde")
+    evaluated = explores.for_evaluation()
+    assert evaluated.policy is explores.policy
+    wanted = batched_of(folder, deterministic=True).act(seen(2)).actions[""]  # no noise at all
+    assert np.array_equal(evaluated.act(seen(2)).actions[""], wanted)
+    assert not np.array_equal(explores.act(seen(2)).actions[""], wanted)
 
 
 @pytest.mark.parametrize("options", [{}, {"lora_rank": 2}], ids=["weights", "adapters"])
@@ -656,7 +660,7 @@ def test_who_plays_takes_the_weights_of_who_learns_in_bf16(
 @pytest.mark.parametrize("kind", ["flow_sde", "flow_sde_one", "flow_noise"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_probabilities_computed_again_are_those_of_acting(kind: str, precision: str, folder: Path) -> None:
-    policy = policy_of(folder, noise=kind, value_head=True, precision=precision)
+    policy = policy_of(folder, noise=kind, critic="chunk_level", precision=precision)
     policy.prepare_to_learn()
     observations = seen(4)
     chunk = policy.act(observations)
@@ -665,7 +669,7 @@ def test_probabilities_computed_again_are_those_of_acting(kind: str, precision: 
     np.testing.assert_allclose(found.log_probs.detach().numpy(), chunk.extras["log_probs"], atol=1e-5)
     assert found.values is not None
     np.testing.assert_allclose(found.values.detach().numpy(), chunk.extras["values"], atol=1e-5)
-    np.testing.assert_allclose(policy.values_of(observations), chunk.extras["values"], atol=1e-2)
+    np.testing.assert_allclose(policy.values(observations).detach(), chunk.extras["values"], atol=1e-2)
     found.log_probs.sum().backward()
     for part_of in ("model.dit.layers.0", "model.vlm.language_model.layers.0", "model.vlm.vision_tower"):
         gradients = [p.grad for name, p in policy.model.named_parameters() if name.startswith(part_of)]
@@ -699,7 +703,7 @@ def test_noise_goes_only_into_numbers_that_the_simulator_is_given(folder: Path) 
         policy = policy_of(folder, noise=kind, chunk=4)
         chosen = torch.as_tensor(policy.act(observations).extras["chosen"])
         chains[kind] = flow.unpacked(chosen, policy._shape)[0][:, 1]
-    width, moved = policy.action_width, chains["flow_sde"] != chains["flow_noise"]
+    width, moved = 2, chains["flow_sde"] != chains["flow_noise"]
     assert moved[:, :4, :width].all()
     torch.testing.assert_close(chains["flow_sde"][:, 4:], chains["flow_noise"][:, 4:])
     torch.testing.assert_close(chains["flow_sde"][..., width:], chains["flow_noise"][..., width:])
@@ -724,9 +728,8 @@ def samples_of(policy: Pi0Policy, count: int = 6) -> Samples:
         chunk.extras["log_probs"],
         np.ones((count, 4), np.float32),
         advantages,
-        np.arange(count),
-        advantages + chunk.extras["values"],
-        chunk.extras["values"],
+        returns=advantages + chunk.extras["values"],
+        values=chunk.extras["values"],
     )
 
 
@@ -736,7 +739,7 @@ def samples_of(policy: Pi0Policy, count: int = 6) -> Samples:
     ids=["all weights", "adapters", "the expert", "the noise head"],
 )
 def test_a_step_of_ppo_lowers_the_loss(options: dict[str, Any], folder: Path) -> None:
-    policy = policy_of(folder, **{"noise": "flow_sde", "value_head": True, **options})
+    policy = policy_of(folder, **{"noise": "flow_sde", "critic": "chunk_level", **options})
     before = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
     learner = Learner(policy, PPO(update_epoch=1), OptimConfig(lr=3e-5), LearnerConfig(6))
     samples = samples_of(policy)
@@ -744,7 +747,7 @@ def test_a_step_of_ppo_lowers_the_loss(options: dict[str, Any], folder: Path) ->
     assert first["actor/ratio"] == pytest.approx(1.0, abs=1e-4)
     assert second["actor/loss"] < first["actor/loss"]
     moved = {name for name, p in policy.named_parameters() if not torch.equal(before[name], p)}
-    assert moved <= set(policy.saved_names)
+    assert moved <= set(policy.trainable_state())
     if "lora_rank" in options:
         assert all(".lora_" in name or name.startswith("value.") for name in moved)
     if "train_expert_only" in options:
@@ -754,8 +757,8 @@ def test_a_step_of_ppo_lowers_the_loss(options: dict[str, Any], folder: Path) ->
 def test_imitation_follows_the_flow_to_what_was_shown(folder: Path) -> None:
     policy = policy_of(folder)
     observations = seen(8)
-    actions = np.full((8, policy.cloned_chunk, 2), 0.5, np.float32)
-    examples = Demonstrations(observations, actions, np.ones((8, policy.cloned_chunk), np.float32))
+    actions = np.full((8, policy.imitation_horizon, 2), 0.5, np.float32)
+    examples = Demonstrations(observations, actions, np.ones((8, policy.imitation_horizon), np.float32))
     before = np.abs(policy.act(observations).actions[""] - 0.5).mean()
     losses = list(clone(policy, examples, CloningConfig(steps=60, batch_size=8, lr=1e-2)))
     assert np.mean(losses[-10:]) < 0.75 * np.mean(losses[:5])
@@ -792,7 +795,7 @@ def test_the_loss_of_imitation_is_that_of_transformers(folder: Path) -> None:
 
 
 def test_the_critic_does_not_pull_at_the_model(folder: Path) -> None:
-    policy = policy_of(folder, noise="flow_sde", value_head=True)
+    policy = policy_of(folder, noise="flow_sde", critic="chunk_level")
     observations = seen(2)
     found = policy.evaluate(observations, policy.act(observations).extras["chosen"])
     assert found.values is not None
@@ -804,4 +807,4 @@ def test_the_critic_does_not_pull_at_the_model(folder: Path) -> None:
 
 def test_a_policy_without_noise_is_not_reinforced(folder: Path) -> None:
     with pytest.raises(ConfigError, match="noise: flow_sde"):
-        Learner(policy_of(folder, value_head=True), PPO())
+        Learner(policy_of(folder, critic="chunk_level"), PPO())

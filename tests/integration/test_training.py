@@ -338,7 +338,7 @@ def test_films_of_training_and_of_evaluation(tmp_path: Path) -> None:
         (["actor.model.model_type=random"], "cannot be trained"),
         (["actor.model.action_dim=7"], "has 2 numbers"),
         (["actor.model.options.hiden=3"], "hidden"),
-        (["actor.model.add_value_head=false"], "value head"),
+        (["actor.model.add_value_head=false"], "estimates values"),
         (["actor.optim.critic_warmup_steps=3", "algorithm.adv_type=grpo", "algorithm.loss_type=actor",
           "algorithm.group_size=2"], "would do nothing"),
         (["algorithm.episodes_per_step=6", "algorithm.adv_type=grpo", "algorithm.loss_type=actor",

@@ -32,7 +32,7 @@ def course(iteration: int = 0) -> Course:
     """Return training that has taken a step of its optimiser."""
     policy: Any = make_policy("mlp", SPEC, OPTIONS)
     learner = Learner(policy, PPO())
-    for parameter in policy.parameters():
+    for parameter in learner.policy.parameters():
         parameter.grad = torch.ones_like(parameter)
     learner.optimizer.step()
     found = Course(learner, ["near"], TrainerConfig(9, 2))
@@ -92,7 +92,8 @@ def test_digests_can_be_checked_by_hand(saved: Path) -> None:
 
 
 def test_the_weights_are_the_same_whatever_was_checked(saved: Path) -> None:
-    policy: Any = make_policy("mlp", SPEC, OPTIONS)
+    made: Any = make_policy("mlp", SPEC, OPTIONS)
+    policy = made.policy
     load_policy(saved, policy)
     assert all(
         torch.equal(policy.state_dict()[name], tensor)

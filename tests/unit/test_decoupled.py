@@ -26,9 +26,9 @@ ALGORITHM = PPO(max_staleness=1, update_epoch=2)
 
 
 def policy_of(seed: int) -> TrainablePolicy:
-    found = make_policy("mlp", SPEC, {"chunk": 2, "hidden": 8, "value_head": True, "seed": seed})
-    assert isinstance(found, TrainablePolicy)
-    return found
+    made: Any = make_policy("mlp", SPEC, {"chunk": 2, "hidden": 8, "value_head": True, "seed": seed})
+    assert isinstance(made.policy, TrainablePolicy)
+    return made.policy
 
 
 def samples_of(policy: TrainablePolicy, count: int = 12) -> Samples:

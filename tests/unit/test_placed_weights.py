@@ -32,9 +32,9 @@ SPEC = Spec(observations={"state": Field((3,), "float32")}, actions={"": Field((
 
 
 def policy_of(seed: int, hidden: int = 8) -> TrainablePolicy:
-    found = make_policy("mlp", SPEC, {"chunk": 2, "hidden": hidden, "seed": seed})
-    assert isinstance(found, TrainablePolicy)
-    return found
+    made: Any = make_policy("mlp", SPEC, {"chunk": 2, "hidden": hidden, "seed": seed})
+    assert isinstance(made.policy, TrainablePolicy)
+    return made.policy
 
 
 def test_weights_of_any_kind_come_out_as_they_went_in() -> None:
@@ -60,13 +60,13 @@ def test_a_policy_acts_with_the_version_it_was_given_or_not_at_all() -> None:
     held = Held(policy)
     with pytest.raises(LearningError, match="version 0"):
         held.check(0)
-    held.take(pack(other.saved_state(), 7))
+    held.take(pack(other.trainable_state(), 7))
     held.check(7)
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name])
     with pytest.raises(LearningError, match="version 8"):
         held.check(8)
-    held.take(pack(other.saved_state(), 0))
+    held.take(pack(other.trainable_state(), 0))
     with pytest.raises(LearningError, match="here is version 0"):
         held.check(1)
 
@@ -75,8 +75,8 @@ def test_weights_that_do_not_fit_change_nothing() -> None:
     policy = policy_of(0)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     held = Held(policy)
-    whole = pack(policy_of(1).saved_state(), 1)
-    for wrong in (pack(policy_of(1, hidden=9).saved_state(), 1), Weights(1, whole.table[:-1], whole.buffer)):
+    whole = pack(policy_of(1).trainable_state(), 1)
+    for wrong in (pack(policy_of(1, hidden=9).trainable_state(), 1), Weights(1, whole.table[:-1], whole.buffer)):
         with pytest.raises(LearningError, match="not those of this policy"):
             held.take(wrong)
         assert held.version is None
@@ -86,14 +86,14 @@ def test_weights_that_do_not_fit_change_nothing() -> None:
 def test_a_copy_that_was_torn_is_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of(0)
     held = Held(policy)
-    held.take(pack(policy_of(1).saved_state(), 1))
+    held.take(pack(policy_of(1).trainable_state(), 1))
 
     def torn(*args: object) -> None:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("manyarms.placement.weights.give_weights", torn)
     with pytest.raises(RuntimeError, match="out of memory"):
-        held.take(pack(policy_of(2).saved_state(), 2))
+        held.take(pack(policy_of(2).trainable_state(), 2))
     for version in (1, 2):
         with pytest.raises(LearningError):
             held.check(version)
@@ -103,7 +103,7 @@ def _receive(address: str, rank: int, world: int, answers: Any) -> None:
     policy = policy_of(0)
     held = Held(policy)
     group = Broadcast(address, rank, world, on_gpu=False, seconds=60)
-    group.receive(held, policy.saved_state())
+    group.receive(held, policy.trainable_state())
     answers.put((rank, held.version, float(sum(tensor.double().sum() for tensor in policy.state_dict().values()))))
 
 
@@ -118,7 +118,7 @@ def test_a_broadcast_gives_all_of_them_the_same_weights() -> None:
     for other in others:
         other.start()
     sent = policy_of(5)
-    Broadcast(address, 0, 3, on_gpu=False, seconds=60).send(sent.saved_state(), 4)
+    Broadcast(address, 0, 3, on_gpu=False, seconds=60).send(sent.trainable_state(), 4)
     found = sorted(answers.get(timeout=600) for _ in others)
     for other in others:
         other.join()

@@ -47,9 +47,9 @@ def observed(count: int, seed: int = 0) -> Observations:
 
 
 def network(name: str, **options: Any) -> NetworkPolicy:
-    policy = make_policy(name, SPEC, {"hidden": 32, "chunk": 3, **options})
-    assert isinstance(policy, NetworkPolicy)
-    return policy
+    made: Any = make_policy(name, SPEC, {"hidden": 32, "chunk": 3, **options})
+    assert isinstance(made.policy, NetworkPolicy)
+    return made.policy
 
 
 @pytest.mark.parametrize("name", ["random", "mlp", "pixel"])
@@ -70,7 +70,7 @@ def test_what_a_row_gets_depends_on_its_episode_and_step_only(name: str) -> None
 @settings(max_examples=30)
 @given(st.permutations(range(8)))
 def test_a_batch_of_one_size_gives_the_same_bits_in_any_order(order: list[int]) -> None:
-    policy = network("mlp", deterministic=True, batch_size=8)
+    policy = make_policy("mlp", SPEC, {"hidden": 32, "chunk": 3, "deterministic": True, "batch_size": 8})
     everyone = observed(8)
     assert policy.act(everyone.rows(order)).actions[""].tobytes() == policy.act(everyone).actions[""][order].tobytes()
 
@@ -128,7 +128,7 @@ def test_numbers_that_hardly_change_are_not_blown_up() -> None:
     policy = network("mlp", fields=["state"])
     observations = observed(16)
     observations.fields["state"][:, 2] = 0.5  # always the same
-    policy.normalise_by(observations)
+    policy.fit_normalisation(observations)
     seen = {name: array.copy() for name, array in observations.fields.items()}
     seen["state"][:, 2] += 0.01
     before, after = (
@@ -155,7 +155,7 @@ def test_actions_of_demonstrations_survive_the_way_through_the_head() -> None:
     for head, tolerance in (("gaussian", 1e-5), ("tokens", 2.0 / BINS * 2)):
         policy = network("mlp", head=head)
         np.testing.assert_allclose(
-            policy.to_simulator(policy.head.decode(policy.choice_of(actions))), actions, atol=tolerance
+            policy.to_simulator(policy.head.decode(policy.encode_actions(actions))), actions, atol=tolerance
         )
 
 
@@ -170,9 +170,10 @@ def test_weights_follow_the_seed_and_leave_torch_alone() -> None:
 
 
 def test_greedy_actions_need_no_noise() -> None:
-    policy = network("mlp", sample=False)
-    first = policy.act(observed(4))
-    later = policy.act(replace(observed(4), steps=np.arange(4) + 50))
+    policy = network("mlp")
+    first = policy.act(observed(4), explore=False)
+    later = policy.act(replace(observed(4), steps=np.arange(4) + 50), explore=False)
+    assert policy.act(observed(4)).actions[""].tobytes() != first.actions[""].tobytes()
     assert first.actions[""].tobytes() == later.actions[""].tobytes()
 
 
@@ -213,6 +214,11 @@ def test_replay_says_when_a_recording_is_too_short_or_missing() -> None:
         ("mlp", {"fields": ["joints"]}, ConfigError, "joints"),
         ("pixel", {"images": ["state"]}, ConfigError, "front_rgb"),
         ("mlp", {"deterministic": True, "batch_size": 0}, ConfigError, "batch_size"),
+        ("mlp", {"deterministic": "yes"}, ConfigError, "deterministic is 'yes'"),
+        ("mlp", {"sample": 1.5}, ConfigError, "sample is 1.5"),
+        ("mlp", {"batch_size": 1e9}, ConfigError, "batch_size is"),
+        ("mlp", {"critic": "word_level"}, ConfigError, "chunk_level or action_level"),
+        ("random", {"batch_size": 4}, ConfigError, "no option 'batch_size'"),
     ],
 )
 def test_wrong_names_and_options_are_told(

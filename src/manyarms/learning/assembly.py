@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from manyarms import plugins
 from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import Recipe
@@ -15,8 +17,8 @@ from manyarms.learning.config import EnvSettings, TrainConfig
 from manyarms.learning.learner import Learner, LearnerConfig
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.trainer import Trainer, TrainerConfig
-from manyarms.policies.registry import find_policy, make_policy
-from manyarms.policies.trainable import TrainablePolicy
+from manyarms.policies.registry import accepts, find_policy, make_trainable
+from manyarms.policies.trainable import Batched, TrainablePolicy
 from manyarms.reporting.evaluation import tasks_of
 from manyarms.reporting.filming import EpisodeVideos
 from manyarms.rollout import RewardHook, Runner, RunnerConfig
@@ -91,13 +93,13 @@ def _tasks(simulator: str, tasks: Sequence[str]) -> dict[str, Any]:
     return {"tasks": list(tasks)} if tasks else {}
 
 
-def runner_config(config: TrainConfig, keep: tuple[str, ...]) -> RunnerConfig:
+def runner_config(config: TrainConfig, keep: tuple[str, ...] | None) -> RunnerConfig:
     """Return how the policy serves the rows; episodes keep the observation fields `keep`."""
     rollout = config.rollout
     return RunnerConfig(pipeline_stage_num=rollout.pipeline_stage_num, replan_horizon=rollout.replan_horizon, keep=keep)
 
 
-def runner_for(config: TrainConfig, envs: VectorEnv, policy: TrainablePolicy) -> Runner:
+def runner_for(config: TrainConfig, envs: VectorEnv, policy: Batched) -> Runner:
     """Return what plays the episodes that are learnt from."""
     return Runner(envs, policy, runner_config(config, policy.reads), rewards=reward_hooks(config.train.rewards))
 
@@ -113,16 +115,14 @@ def reward_hooks(names: Sequence[str]) -> list[RewardHook]:
 
 
 def trainer_for(
-    config: TrainConfig, envs: VectorEnv, policy: TrainablePolicy, ranks: Ranks, reference: TrainablePolicy | None
+    config: TrainConfig, envs: VectorEnv, policy: Batched, ranks: Ranks, reference: TrainablePolicy | None
 ) -> Trainer:
     """Return what trains a policy in these environments."""
     runner = runner_for(config, envs, policy)
     return Trainer(runner, learner_for(config, policy, ranks, reference), tasks_of(envs), trainer_config(config))
 
 
-def learner_for(
-    config: TrainConfig, policy: TrainablePolicy, ranks: Ranks, reference: TrainablePolicy | None
-) -> Learner:
+def learner_for(config: TrainConfig, policy: Batched, ranks: Ranks, reference: TrainablePolicy | None) -> Learner:
     actor = config.actor
     batches = LearnerConfig(actor.global_batch_size, actor.micro_batch_size, actor.seed, actor.training_backend)
     return Learner(policy, config.algorithm, actor.optim, batches, reference, ranks)
@@ -138,15 +138,19 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
     """Return the policy's options, and the simulator's that it is trained with."""
     model, rollout = config.actor.model, config.rollout
     stage = math.ceil(num_envs / rollout.pipeline_stage_num)
-    options = {
+    factory = find_policy(model.model_type, trust_code=config.runner.trust_code)
+    for_any = {
         "chunk": model.num_action_chunks,
         "seed": config.actor.seed,
         "device": ranks.device,
         "precision": model.precision,
+        **({"critic": config.algorithm.critic or "chunk_level"} if config.value_head else {}),
+    }
+    options = {
+        **{name: value for name, value in for_any.items() if accepts(factory, name)},
         "sample": True,
         "deterministic": rollout.deterministic,
         "batch_size": rollout.batch_size or stage,
-        **({"value_head": True, "value_type": config.algorithm.critic or "chunk_level"} if config.value_head else {}),
         **model.of_checkpoint,
         **model.options,
     }
@@ -156,17 +160,12 @@ def recipe_for(config: TrainConfig, ranks: Ranks, num_envs: int) -> Recipe:
     return Recipe(model.model_type, options, needs)
 
 
-def network_for(recipe: Recipe, spec: Spec, config: TrainConfig) -> TrainablePolicy:
-    trusted = config.runner.trust_code
-    factory = find_policy(recipe.model_type, trust_code=trusted)
-    fits = not isinstance(factory, type) or issubclass(factory, TrainablePolicy)
-    policy = make_policy(recipe.model_type, spec, recipe.options, trust_code=trusted) if fits else None
-    if not isinstance(policy, TrainablePolicy):
-        raise ConfigError(f"policy {recipe.model_type!r} cannot be trained", do="use mlp, pixel, pi0 or openvla_oft")
-    wanted, width = config.actor.model.action_dim, policy.action_width
+def policy_for(recipe: Recipe, spec: Spec, config: TrainConfig) -> Batched:
+    """Make the policy that is trained."""
+    wanted, width = config.actor.model.action_dim, sum(int(np.prod(field.shape)) for field in spec.actions.values())
     if wanted is not None and wanted != width:
         raise ConfigError(f"actor.model.action_dim is {wanted}, but an action has {width} numbers")
-    return policy
+    return make_trainable(recipe.model_type, spec, recipe.options, trust_code=config.runner.trust_code)
 
 
 def videos_for(env: EnvSettings, spec: Spec, default: Path, step: int) -> EpisodeVideos | None:

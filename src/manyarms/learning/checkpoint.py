@@ -30,7 +30,7 @@ from manyarms.learning.position import (
 )
 from manyarms.learning.variables import shown
 from manyarms.policies.base import Policy
-from manyarms.policies.registry import in_checkpoints, make_policy
+from manyarms.policies.registry import in_checkpoints, make_trainable
 from manyarms.policies.trainable import TrainablePolicy
 from manyarms.reporting.writing import not_written
 from manyarms.simulators.base import Spec
@@ -43,10 +43,6 @@ class Recipe:
     model_type: str
     options: dict[str, Any] = field(default_factory=dict)
     needs: dict[str, Any] = field(default_factory=dict)
-
-    def for_judging(self, **options: Any) -> dict[str, Any]:
-        """Return the options of the policy that is evaluated: it does what it finds best, and always the same."""
-        return {**self.options, "sample": False, "deterministic": True, **options}
 
 
 def save(folder: Path, trainer: Course, recipe: Recipe) -> Path:
@@ -104,18 +100,50 @@ def load(path: Path, trainer: Course) -> None:
     trainer.learner.steps = position.optimizer_steps
 
 
-def load_policy(path: Path, policy: torch.nn.Module) -> None:
+def load_policy(path: Path, policy: TrainablePolicy) -> None:
     """Give a policy the weights of a checkpoint."""
+    load_weights(policy, _weights_in(path), path)
+
+
+def start_from(path: Path, policy: TrainablePolicy) -> str:
+    """Begin a run with the weights of a checkpoint, whichever algorithm made it; return what is to be said of critics.
+
+    A critic that the checkpoint does not have begins anew, one that the run does not need is left out.
+    """
+    weights, known = _weights_in(path), policy.trainable_state()
+
+    def critic(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+        return {name: t.shape for name, t in state.items() if name.partition(".")[0] in policy.critic_parts}
+
+    theirs, own = critic(weights), critic(known)
+    if theirs == own:
+        load_weights(policy, weights, path)
+        return ""
+    weights = {name: tensor for name, tensor in weights.items() if name not in theirs}
+    _check_weights({name: tensor for name, tensor in known.items() if name not in own}, weights, path)
+    give_weights(policy, weights)
+    if not own:
+        return f"{path} has a critic: this run needs none and leaves it out"
+    return f"{path} has {'another' if theirs else 'no'} critic: that of this run begins anew"
+
+
+def _weights_in(path: Path) -> dict[str, Tensor]:
+    """Read the weights of a checkpoint."""
     check_digests(path, "model.safetensors")
     try:
-        load_weights(policy, load_file(path / "model.safetensors"), path)
+        return load_file(path / "model.safetensors")
     except (OSError, SafetensorError) as error:
         raise no_checkpoint(path, error) from error
 
 
-def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+def load_weights(policy: TrainablePolicy, weights: dict[str, Tensor], path: Path) -> None:
     """Give a policy its weights, all of them and no others."""
-    known = policy.saved_state() if isinstance(policy, TrainablePolicy) else policy.state_dict()
+    _check_weights(policy.trainable_state(), weights, path)
+    give_weights(policy, weights)
+
+
+def _check_weights(known: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights that are not those of a policy."""
     missing, strange = sorted(set(known) - set(weights)), sorted(set(weights) - set(known))
     shapes = [name for name in known if name in weights and known[name].shape != weights[name].shape]
     if missing or strange or shapes:
@@ -124,7 +152,6 @@ def load_weights(policy: torch.nn.Module, weights: dict[str, Tensor], path: Path
         raise ConfigError(
             f"{path} was made with another policy", why="; ".join(told), do="use the options it was trained with"
         )
-    give_weights(policy, weights)
 
 
 def recipe_of(path: Path) -> Recipe:
@@ -150,10 +177,10 @@ class CheckpointPolicy:
         trained_on = str(self._recipe.options.get("device", ""))
         if trained_on.startswith("cuda"):  # another machine may have fewer GPUs, or none
             options = {"device": "cuda" if torch.cuda.is_available() else "cpu", **options}
-        policy = make_policy(self._recipe.model_type, spec, self._recipe.for_judging(**options))
-        assert isinstance(policy, torch.nn.Module)
-        load_policy(self._path, policy)
-        return policy
+        asked = {**self._recipe.options, "sample": False, "deterministic": True, **options}
+        made = make_trainable(self._recipe.model_type, spec, asked)
+        load_policy(self._path, made.policy)
+        return made
 
 
 def iteration_of(path: Path) -> int:

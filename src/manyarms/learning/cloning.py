@@ -59,7 +59,7 @@ def _loss(policy: TrainablePolicy, examples: Demonstrations, index: np.ndarray) 
     own = policy.imitation_loss(observations, actions, mask)
     if own is not None:
         return own
-    found = policy.evaluate(observations, policy.choice_of(actions))
+    found = policy.evaluate(observations, policy.encode_actions(actions))
     executed = torch.from_numpy(mask).to(found.log_probs.device)[..., None].expand_as(found.log_probs)
     # L = -mean log π(a | s), over the numbers of all actions that were demonstrated
     return -((found.log_probs * executed).sum() / executed.sum().clamp(min=1))

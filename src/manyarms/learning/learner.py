@@ -18,7 +18,7 @@ from manyarms.learning.parallel import ParallelPolicy, local_tensor, whole_tenso
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.samples import Gathered, Layout, Samples, final_observations_of, gather, samples_from, shuffled
 from manyarms.policies.heads import Evaluation
-from manyarms.policies.trainable import TrainablePolicy
+from manyarms.policies.trainable import Batched, TrainablePolicy
 from manyarms.rollout import Episode
 
 #: From how much of training is over to the share of the learning rate that is left.
@@ -75,7 +75,7 @@ class Learner:
 
     def __init__(
         self,
-        policy: TrainablePolicy,
+        policy: Batched | TrainablePolicy,
         algorithm: Algorithm,
         optim: OptimConfig | None = None,
         config: LearnerConfig | None = None,
@@ -83,6 +83,9 @@ class Learner:
         ranks: Ranks | None = None,
     ) -> None:
         """Train `policy`; `reference` is what `kl_beta` holds it to."""
+        self.batched = policy if isinstance(policy, Batched) else Batched(policy)
+        """What acts, and what says how much the end of an episode is worth."""
+        policy = self.batched.policy
         self.policy, self.algorithm = policy, algorithm
         self.optim, self.config = optim or OptimConfig(), config or LearnerConfig()
         self.reference, self.ranks = reference, ranks or Ranks()
@@ -134,7 +137,7 @@ class Learner:
         if self.algorithm.critic is None:
             return None
         with self.parallel.whole():
-            values = self.policy.values_of(final_observations_of(episodes))
+            values = self.batched.values(final_observations_of(episodes))
         # At action level, what follows the last frame is worth what its first action would be.
         return values if values.ndim == 1 else values[:, 0]
 
@@ -283,17 +286,27 @@ def _check_fit(
     """Refuse what cannot work together, or would do nothing."""
     if not policy.explores:
         raise ConfigError(
-            "this policy draws nothing whose probability it could tell",
-            do="let it explore (pi0: noise: flow_sde; openvla_oft: sample: true)",
+            "this policy reports no log-probabilities, so it cannot be trained by reinforcement learning",
+            do="let it explore (pi0: noise: flow_sde)",
         )
-    if algorithm.critic is not None and policy.value is None:
-        raise ConfigError(f"{algorithm.adv_type} needs a policy with a value head", do="value_head: true")
-    if algorithm.critic is None and policy.value is not None:
-        raise ConfigError(f"{algorithm.adv_type} uses no critic: value_head would do nothing", do="value_head: false")
-    if policy.value is not None and policy.config.value_type != algorithm.critic:
+    if algorithm.critic is not None and policy.critic is None:
         raise ConfigError(
-            f"reward_type is {algorithm.critic}, but the policy's values are {policy.config.value_type}",
-            do=f"value_type: {algorithm.critic}",
+            f"{algorithm.adv_type} needs a policy that estimates values",
+            do=f"critic: {algorithm.critic}; in a config, actor.model.add_value_head: true",
+        )
+    if algorithm.critic is None and policy.critic is not None:
+        raise ConfigError(
+            f"{algorithm.adv_type} uses no critic: the policy's would do nothing", do="leave add_value_head out"
+        )
+    if policy.critic != algorithm.critic:
+        raise ConfigError(
+            f"reward_type is {algorithm.critic}, but the policy's values are {policy.critic}",
+            do=f"critic: {algorithm.critic}",
+        )
+    if optim.critic_warmup_steps and not policy.critic_parameters():
+        raise ConfigError(
+            "critic_warmup_steps would freeze everything: the policy has no weights that only values depend on",
+            do="name its critic's modules in critic_parts",
         )
     if algorithm.critic is None and (optim.value_lr is not None or optim.critic_warmup_steps):
         raise ConfigError("there is no critic: value_lr and critic_warmup_steps would do nothing", do="leave them out")

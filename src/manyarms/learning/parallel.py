@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeGuard
@@ -49,10 +50,16 @@ class ParallelPolicy:
         if ranks.world > 1 and backend == "ddp":
             self._evaluator = DistributedDataParallel(self._evaluator, broadcast_buffers=False)
         elif ranks.world > 1:
-            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-            # A policy of many layers says which of them are gathered one at a time.
-            self._shards = [fully_shard(module) for module in (*getattr(policy, "blocks", ()), self._evaluator)]
+            # What is returned is never written to.
+            warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
+            self._shards = [fully_shard(module) for module in (*policy.shards(), self._evaluator)]
+            for module in self._shards[:-1]:
+                if hasattr(module, "run"):  # it is not called as a module
+                    register_fsdp_forward_method(module, "run")
+            # Shards hear here which of them is the root: the first to be called may be another, when the policy acts.
+            self._shards[-1]._get_fsdp_state()._lazy_init()
 
     def evaluate(self, observations: Observations, chosen: np.ndarray) -> Evaluation:
         return Evaluation(*self._evaluator(observations, chosen))
@@ -72,16 +79,18 @@ class ParallelPolicy:
     def whole(self) -> Iterator[None]:
         """Hold all weights on this rank, as acting needs them: ranks ask their policy at times of their own."""
         for module in self._shards:
+            module.set_reshard_after_forward(False, recurse=False)
             module.unshard()
         try:
             yield
         finally:
             for module in self._shards:
+                module.set_reshard_after_forward(True, recurse=False)
                 module.reshard()
 
     def state(self) -> dict[str, Tensor]:
         """Return all weights that a checkpoint has to hold; every rank has to ask."""
-        return {name: whole_tensor(tensor) for name, tensor in self.policy.saved_state().items()}
+        return {name: whole_tensor(tensor) for name, tensor in self.policy.trainable_state().items()}
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:

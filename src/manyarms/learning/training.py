@@ -11,7 +11,7 @@ import torch
 
 from manyarms.errors import ConfigError
 from manyarms.learning import checkpoint, loop
-from manyarms.learning.assembly import network_for, opened, recipe_for, trainer_for, videos_for
+from manyarms.learning.assembly import opened, policy_for, recipe_for, trainer_for, videos_for
 from manyarms.learning.evaluator import Evaluator
 from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts, Stopped
@@ -66,9 +66,10 @@ class LocalBackend:
         self._envs = stack.enter_context(opened(config.train, num_envs))
         self.tasks = tasks_of(self._envs)
         self._recipe = recipe_for(config, ranks, num_envs)
-        self._policy = network_for(self._recipe, self._envs.simulator_spec, config)
+        self._batched = policy_for(self._recipe, self._envs.simulator_spec, config)
+        self._policy = self._batched.policy
         name = f"rank-{ranks.rank}"
-        self._evaluator = Evaluator(config, self._recipe, ranks, folder.path, stack, name=name)
+        self._evaluator = Evaluator(config, ranks, folder.path, stack, name=name)
         if config.runner.logger.live:
             stack.enter_context(LiveView(self._envs, folder.path, name))
 
@@ -85,9 +86,9 @@ class LocalBackend:
                 first_weights(self._policy, config, say)
             self._ranks.agree(self._policy)
         if config.algorithm.kl_beta:
-            reference = network_for(self._recipe, self._envs.simulator_spec, config)
+            reference = policy_for(self._recipe, self._envs.simulator_spec, config).policy
             reference.load_state_dict(self._policy.state_dict())
-        self._trainer = trainer_for(config, self._envs, self._policy, self._ranks, reference)
+        self._trainer = trainer_for(config, self._envs, self._batched, self._ranks, reference)
         if start is not None:
             checkpoint.load(start, self._trainer)
             load_reference(self._folder.checkpoints, reference)

@@ -38,15 +38,15 @@ def examples_for(
 ) -> Demonstrations:
     """Return what the policy is to imitate."""
     if settings.demonstrations:
-        return demonstrations(Recording(settings.demonstrations), policy.cloned_chunk, fields=policy.reads)
+        return demonstrations(Recording(settings.demonstrations), policy.imitation_horizon, fields=policy.reads)
     needs = needs_of(find_policy(settings.expert, trust_code=trust_code))
     with opened(replace(env, options={**env.options, **needs}), env.total_num_envs or 1) as envs:
         made = make_policy(settings.expert, envs.simulator_spec, trust_code=trust_code)
-        expert = _Watched(made, getattr(policy, "cameras", None))
+        expert = _Watched(made, policy.cameras)
         runner = Runner(envs, expert, RunnerConfig(keep=policy.reads, replan_horizon=1))
         episodes = held_out(tasks_of(envs), settings.episodes, settings.first_seed)
         played = [recorded(i, episode) for i, episode in enumerate(runner.play(episodes))]
-    return demonstrations(played, policy.cloned_chunk)
+    return demonstrations(played, policy.imitation_horizon)
 
 
 def warm_start(
@@ -60,7 +60,7 @@ def warm_start(
     """Have a policy imitate; return the loss at the end. `told` hears of every step."""
     examples = examples_for(policy, settings, env, trust_code=trust_code)
     if settings.normalise:
-        policy.normalise_by(examples.observations)
+        policy.fit_normalisation(examples.observations)
     losses = []
     for step, loss in enumerate(clone(policy, examples, settings)):
         losses.append(loss)
@@ -77,7 +77,9 @@ def warm_start(
 def first_weights(policy: TrainablePolicy, config: TrainConfig, say: Callable[[str], None]) -> None:
     """Give a policy what a config has training begin with: weights from elsewhere, an expert's ways."""
     if config.runner.ckpt_path:
-        checkpoint.load_policy(Path(config.runner.ckpt_path), policy)
+        note = checkpoint.start_from(Path(config.runner.ckpt_path), policy)
+        if note:
+            say(note)
     cloning = config.cloning
     if not cloning.wanted:
         return

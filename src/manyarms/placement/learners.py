@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from manyarms.learning import checkpoint
-from manyarms.learning.assembly import learner_for, network_for, trainer_config
+from manyarms.learning.assembly import learner_for, policy_for, trainer_config
 from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.course import Course, Shard
@@ -82,13 +82,14 @@ class LearnerRole:
         self._seat.enter()
         torch.set_num_threads(config.actor.threads)
         self._recipe = replace(recipe, options={**recipe.options, "device": self._seat.device})
-        policy = network_for(self._recipe, facts.spec, config)
+        batched = policy_for(self._recipe, facts.spec, config)
+        policy = batched.policy
         if first is not None:
             give_weights(policy, first.tensors())
         if config.algorithm.kl_beta:
-            reference = network_for(self._recipe, facts.spec, config)
+            reference = policy_for(self._recipe, facts.spec, config).policy
             reference.load_state_dict(policy.state_dict())
-        learner = learner_for(config, policy, self._ranks, reference)
+        learner = learner_for(config, batched, self._ranks, reference)
         time_limit = config.train.max_episode_steps or facts.spec.horizon or math.inf
         self._course = Course(learner, facts.tasks, trainer_config(config), time_limit)
         if start is not None:

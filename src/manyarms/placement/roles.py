@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from manyarms.learning.assembly import network_for, opened, recipe_for, runner_for, videos_for
+from manyarms.learning.assembly import opened, policy_for, recipe_for, runner_for, videos_for
 from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.checkpoint import Recipe
 from manyarms.learning.config import EnvSettings, TrainConfig
@@ -69,13 +69,14 @@ class RolloutRole:
         self._envs = self._stack.enter_context(opened(env, seat.num_envs))
         ranks = Ranks(seat.rank, seat.world, seat.device)
         self._recipe = recipe_for(config, ranks, seat.most_envs)
-        self._policy = network_for(self._recipe, self._envs.simulator_spec, config)
+        self._batched = policy_for(self._recipe, self._envs.simulator_spec, config)
+        self._policy = self._batched.policy
         self._policy.prepare_to_learn()  # weights arrive as who learns holds them, and have to be judged alike
         self._policy.eval()
-        self._runner = runner_for(config, self._envs, self._policy)
+        self._runner = runner_for(config, self._envs, self._batched)
         judged = replace(config, env=replace(config.env, eval=_rendering_on(config.eval, seat)))
         name = f"rollout-{seat.rank}"
-        self._evaluator = Evaluator(judged, self._recipe, ranks, folder, self._stack, name=name)
+        self._evaluator = Evaluator(judged, ranks, folder, self._stack, name=name)
         if config.runner.logger.live:
             self._stack.enter_context(LiveView(self._envs, folder, name))
         self._held = Held(self._policy)
@@ -87,7 +88,7 @@ class RolloutRole:
         """Return what training begins with: weights from elsewhere, or those of a policy that imitates."""
         with self._room.entered():
             first_weights(self._policy, self._config, lambda said: print(said, flush=True))
-            return pack(self._policy.saved_state(), 0)
+            return pack(self._policy.trainable_state(), 0)
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class RolloutRole:
     def receive(self) -> None:
         """Take part in a broadcast."""
         assert self._broadcast is not None
-        self._broadcast.receive(self._held, self._policy.saved_state())
+        self._broadcast.receive(self._held, self._policy.trainable_state())
 
     def take(self, weights: Weights) -> None:
         """Act with these from now on."""
@@ -140,7 +141,7 @@ class RolloutRole:
         """Play this process's share of the held-out episodes."""
         with self._room.entered():
             self._take(version, weights)
-            return self._evaluator.share(self._policy, {}, step)
+            return self._evaluator.share(self._batched, step)
 
     @contextmanager
     def _filmed(self, step: int | None) -> Iterator[None]:

@@ -71,7 +71,7 @@ class Held:
 
     def take(self, weights: Weights) -> None:
         """Copy weights into the policy; what does not fit is refused before anything changes."""
-        state = self._policy.saved_state()
+        state = self._policy.trainable_state()
         if weights.table != layout_of(state)[0]:
             raise LearningError(
                 "the weights that arrived are not those of this policy", do="run one version everywhere"

@@ -22,6 +22,8 @@ class Observations:
     episodes: Sequence[EpisodeId]
     steps: np.ndarray  # [rows]
     """How many actions each episode has taken."""
+    fixed_shapes: bool = False
+    """Whether a policy must pad whatever varies among rows, so that what a row gets does not depend on the others."""
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -34,12 +36,13 @@ class Observations:
             [self.texts[i] for i in picked],
             [self.episodes[i] for i in picked],
             self.steps[picked],
+            self.fixed_shapes,
         )
 
     def padded(self, size: int) -> Observations:
-        """Return at least `size` rows, the last one repeated."""
+        """Return at least `size` rows, the last one repeated, in fixed shapes."""
         index = np.minimum(np.arange(max(size, len(self))), len(self) - 1)
-        return self if len(self) >= size else self.rows(index)
+        return replace(self if len(self) >= size else self.rows(index), fixed_shapes=True)
 
     def with_fields(self, **fields: np.ndarray) -> Observations:
         """Return the same rows with fields replaced or added."""

@@ -14,7 +14,7 @@ from manyarms.errors import ConfigError
 from manyarms.policies import noise
 from manyarms.policies.base import ActionChunk, Observations
 from manyarms.policies.heads import HEADS, Evaluation
-from manyarms.policies.trainable import TrainablePolicy, seeded
+from manyarms.policies.trainable import CRITICS, TrainablePolicy, seeded
 from manyarms.simulators.base import Field, Spec
 
 _NOISE = {"normal": noise.normal, "uniform": noise.uniform}
@@ -26,7 +26,6 @@ _BOUNDS = {
     "layers": (1, 32),
     "words": (0, 65_536),
     "image_side": (17, 512),
-    "batch_size": (0, 65_536),
     "seed": (0, 2**63 - 1),
 }
 
@@ -39,20 +38,12 @@ class NetworkConfig:
     """Actions a decision."""
     head: str = "gaussian"
     """gaussian, or tokens (256 bins a number)."""
-    value_head: bool = False
-    """Also estimate the value of what is seen, for PPO."""
-    value_type: str = "chunk_level"
-    """One value a chunk, or action_level: one for each of its actions."""
+    critic: str | None = None
+    """Also estimate values, for PPO: chunk_level (one per chunk) or action_level (one for each of its actions)."""
     separate_critic: bool = False
     """Values come from a torso of their own instead of the actor's."""
     precision: str = "fp32"
     """fp32, or bf16: the torso computes in bfloat16, the heads and the weights stay in float32."""
-    sample: bool = True
-    """Draw actions; False: take the most likely."""
-    deterministic: bool = False
-    """Pad every batch to `batch_size`, so that what a row gets does not depend on how many are asked for."""
-    batch_size: int = 32
-    """Most rows in one pass of the network; 0: as many as come."""
     seed: int = 0
     """Of the first weights and of the noise."""
     device: str = "cpu"
@@ -69,16 +60,16 @@ class NetworkConfig:
             value = getattr(self, name, least)
             if not least <= value <= most:
                 raise ConfigError(f"{name} is {value}; it must be from {least} to {most}")
-        if self.deterministic and self.batch_size < 1:
-            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
         if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; it must be above 0")
         _check_device(self.device)
-        for name, choices in (("precision", ("fp32", "bf16")), ("value_type", ("chunk_level", "action_level"))):
+        for name, choices in (("precision", ("fp32", "bf16")), ("critic", CRITICS)):
             if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose {' or '.join(choices)}")
-        if self.separate_critic and not self.value_head:
-            raise ConfigError("separate_critic without a critic would do nothing", do="value_head: true")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}", do=f"choose {' or '.join(filter(None, choices))}"
+                )
+        if self.separate_critic and self.critic is None:
+            raise ConfigError("separate_critic without a critic would do nothing", do="critic: chunk_level")
 
 
 def _check_device(name: str) -> None:
@@ -96,10 +87,12 @@ class NetworkPolicy(TrainablePolicy):
     of which fields.
     """
 
+    critic_parts = ("value", "critic_torso")
+
     def __init__(self, spec: Spec, config: NetworkConfig, torso: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.config = config
-        self.chunk = config.chunk
+        self.chunk, self.critic = config.chunk, config.critic
         action = spec.actions.get("")
         if action is None or np.dtype(action.dtype).kind != "f":
             raise ConfigError("network policies need one array of real numbers as action", do="wrap the simulator")
@@ -116,7 +109,7 @@ class NetworkPolicy(TrainablePolicy):
             self.torso = torso()
             self.head: Any = HEADS[config.head](hidden, config.chunk, width, **extra)
             self.critic_torso = torso() if config.separate_critic else None
-            self.value = _value_head(config) if config.value_head else None
+            self.value = _value_head(config) if config.critic else None
         self.to(config.device)
 
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
@@ -126,15 +119,6 @@ class NetworkPolicy(TrainablePolicy):
     @property
     def device(self) -> torch.device:
         return self.offset.device
-
-    @property
-    def action_width(self) -> int:
-        return self.offset.shape[0]
-
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """Return the weights that only values depend on."""
-        parts = [part for part in (self.value, self.critic_torso) if part is not None]
-        return [parameter for part in parts for parameter in part.parameters()]
 
     def _features(self, torso: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         if self.config.precision == "fp32":
@@ -147,15 +131,16 @@ class NetworkPolicy(TrainablePolicy):
         if self.value is None:
             return None
         values = self.value(features if self.critic_torso is None else self._features(self.critic_torso, inputs))
-        return values if self.config.value_type == "action_level" else values[:, 0]
+        return values if self.critic == "action_level" else values[:, 0]
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def _act(self, observations: Observations, count: int) -> ActionChunk:
+    @torch.no_grad()
+    def act(self, observations: Observations, explore: bool = True) -> ActionChunk:
         inputs = self.inputs(observations)
         features = self._features(self.torso, inputs)
         drawn = None
-        if self.config.sample:
+        if explore:
             array = _NOISE[self.head.kind](self.config.seed, observations, self.head.noise_shape)
             drawn = torch.from_numpy(array).to(self.offset.device)
         chosen, log_probs = self.head.sample(features, drawn)
@@ -164,7 +149,7 @@ class NetworkPolicy(TrainablePolicy):
         if values is not None:
             extras["values"] = values
         actions = self.to_simulator(self.head.decode(chosen))
-        return ActionChunk.of(actions[:count], **{name: t[:count].cpu().numpy() for name, t in extras.items()})
+        return ActionChunk.of(actions, **{name: t.cpu().numpy() for name, t in extras.items()})
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
@@ -176,21 +161,15 @@ class NetworkPolicy(TrainablePolicy):
         log_probs, entropy = self.head.evaluate(features, taken)
         return Evaluation(log_probs, entropy, self._values(features, inputs))
 
-    @torch.inference_mode()
-    def values_of(self, observations: Observations) -> np.ndarray:
-        """Return what the critic makes of observations, a few rows at a time: [rows], or [rows, K]."""
-        found = []
-        for part, count in self._parts(observations):
-            inputs = self.inputs(part)
-            features = self._features(self.torso, inputs) if self.critic_torso is None else torch.empty(0)
-            values = self._values(features, inputs)
-            if values is None:
-                raise ConfigError("this policy has no critic", do="value_head: true")
-            found.append(values[:count].cpu().numpy())
-        return np.concatenate(found)
+    def values(self, observations: Observations) -> Tensor:
+        inputs = self.inputs(observations)
+        features = self._features(self.torso, inputs) if self.critic_torso is None else torch.empty(0)
+        values = self._values(features, inputs)
+        if values is None:
+            raise ConfigError("this policy has no critic", do="critic: chunk_level")
+        return values
 
-    def choice_of(self, actions: np.ndarray) -> Tensor:
-        """Return what the head would have had to choose for a simulator's actions [rows, K, A]: for cloning."""
+    def encode_actions(self, actions: np.ndarray) -> Tensor:
         unit = (torch.as_tensor(actions, dtype=torch.float32).to(self.offset.device) - self.offset) / self.scale
         return self.head.encode(unit)
 
@@ -204,7 +183,7 @@ class NetworkPolicy(TrainablePolicy):
 
 def _value_head(config: NetworkConfig) -> nn.Sequential:
     """Return what turns features into values: one layer more where the torso is the actor's as well."""
-    width, values = config.hidden, config.chunk if config.value_type == "action_level" else 1
+    width, values = config.hidden, config.chunk if config.critic == "action_level" else 1
     own = [] if config.separate_critic else [nn.Linear(width, width), nn.Tanh()]
     last = nn.Linear(width, values)
     nn.init.orthogonal_(last.weight, 1.0)

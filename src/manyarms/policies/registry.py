@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from manyarms import plugins
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import Policy
 from manyarms.simulators.base import Spec
+
+if TYPE_CHECKING:
+    from manyarms.policies.trainable import Batched
 
 
 class About(NamedTuple):
@@ -57,6 +60,9 @@ BUILT_IN = {name: about.factory for name, about in FACTS.items()}
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
+#: How a policy that learns is asked, whichever it is.
+OF_BATCHED = frozenset({"sample", "batch_size", "deterministic"})
+
 _CHECKPOINT = "manyarms.learning.checkpoint:CheckpointPolicy"
 
 
@@ -92,10 +98,56 @@ def _no_checkpoint(path: Path) -> ConfigError:
 
 
 def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None, *, trust_code: bool = False) -> Policy:
-    """Make a policy for a simulator; `trust_code` is for checkpoints, see `find_policy`."""
+    """Make a policy for a simulator; `trust_code` is for checkpoints, see `find_policy`.
+
+    One that learns comes from `make_trainable`.
+    """
     factory = find_policy(name, trust_code=trust_code)
-    options = dict(options or {})
+    if _learns(factory):
+        return make_trainable(name, spec, options, trust_code=trust_code)
+    made = _made(name, factory, spec, options or {})
+    if not _learns(made):
+        return made
+    from manyarms.policies.trainable import Batched
+
+    return Batched(made)
+
+
+def make_trainable(
+    name: str, spec: Spec, options: Mapping[str, Any] | None = None, *, trust_code: bool = False
+) -> Batched:
+    """Make a policy that learns (`policy` of what is returned); one that cannot is refused.
+
+    Besides its own options it takes `sample` (draw actions, or take the best), `batch_size`, and `deterministic` (pad
+    every batch to that size).
+    """
+    from manyarms.policies.trainable import Batched
+
+    options = options or {}
+    factory = find_policy(name, trust_code=trust_code)
+    own = {option: value for option, value in options.items() if option not in OF_BATCHED}
+    made = _made(name, factory, spec, own) if _learns(factory) or not isinstance(factory, type) else None
+    policy = made.policy if isinstance(made, Batched) else made
+    if policy is None or not _learns(policy):
+        raise ConfigError(
+            f"policy {name!r} cannot be trained",
+            why="it has no weights that training could change: it is no TrainablePolicy",
+            do="use mlp, pixel, pi0 or openvla_oft, or write one (docs/add/policy.md)",
+        )
+    size, pad = options.get("batch_size", 32), options.get("deterministic", False)
+    return Batched(policy, size, pad=pad, explore=options.get("sample"))
+
+
+def accepts(factory: Any, option: str) -> bool:
+    """Tell whether what makes a policy takes an option."""
     parameters = inspect.signature(factory).parameters
+    return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _made(name: str, factory: Any, spec: Spec, options: Mapping[str, Any]) -> Any:
+    """Call what makes a policy; options that it does not have are refused."""
+    parameters = inspect.signature(factory).parameters
+    options = with_critic(options, parameters)
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = [option for option in options if option not in parameters]
         if unknown:
@@ -109,4 +161,18 @@ def make_policy(name: str, spec: Spec, options: Mapping[str, Any] | None = None,
     return factory(spec, **options)
 
 
-__all__ = ["BUILT_IN", "FACTS", "find_policy", "in_checkpoints", "make_policy"]
+def with_critic(options: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options in which `critic` says what `value_head` and `value_type` said in earlier versions."""
+    found = dict(options)
+    if "value_head" in parameters or not {"value_head", "value_type"} & {*options}:
+        return found
+    wanted, level = found.pop("value_head", False), found.pop("value_type", "chunk_level")
+    return {**found, "critic": level} if wanted else found
+
+
+def _learns(policy: Any) -> bool:
+    """Tell whether a policy, or the class of one, is a `TrainablePolicy`: without importing PyTorch."""
+    return getattr(policy, "is_trainable", False)
+
+
+__all__ = ["BUILT_IN", "FACTS", "find_policy", "in_checkpoints", "make_policy", "make_trainable"]

@@ -100,7 +100,7 @@ class _PixelTorso(nn.Module):
 class MlpPolicy(NetworkPolicy):
     """Sees numbers, and hears what it is told where it has `words`."""
 
-    cameras: tuple[str, ...] = ()
+    cameras = ()
 
     def __init__(self, spec: Spec, **options: Any) -> None:
         config = configured(SmallConfig, options, "this policy")
@@ -116,7 +116,7 @@ class MlpPolicy(NetworkPolicy):
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
         return {"state": self._state(observations).to(self.offset.device)}
 
-    def normalise_by(self, observations: Observations) -> None:
+    def fit_normalisation(self, observations: Observations) -> None:
         _normalise([self.torso, self.critic_torso], self._state(observations))
 
     def _state(self, observations: Observations) -> Tensor:
@@ -158,7 +158,7 @@ class PixelPolicy(NetworkPolicy):
             "state": _numbers(observations, self.names).to(device),
         }
 
-    def normalise_by(self, observations: Observations) -> None:
+    def fit_normalisation(self, observations: Observations) -> None:
         torsos = [torso for torso in (self.torso, self.critic_torso) if torso is not None]
         _normalise([torso.state for torso in torsos], _numbers(observations, self.names))
 

@@ -1,15 +1,15 @@
-"""What training asks of a policy beyond acting: to judge what was chosen, to value what is seen, to be saved."""
+"""A policy that learns: two methods, defaults for the rest, and how it is asked batch by batch."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -19,104 +19,136 @@ from manyarms.decoding import refuse_unfilled
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import ActionChunk, Observations, joined
 from manyarms.policies.heads import Evaluation
-from manyarms.simulators.base import Spec
 
 Config = TypeVar("Config")
 
+#: A batch beyond takes more memory than any machine has.
+_MOST_ROWS = 65_536
+
+#: What a critic may estimate values of.
+CRITICS = (None, "chunk_level", "action_level")
+
 
 class TrainablePolicy(nn.Module):
-    """A policy with weights. Subclasses choose in `_act`, and judge in `evaluate` what was chosen."""
+    """A policy with weights: `act` chooses, `evaluate` tells how likely that choice is now. The rest has defaults."""
 
-    config: Any
-    """Has at least `batch_size`, `deterministic` and `value_type`."""
     chunk: int
-    cameras: tuple[str, ...]
-    reads: tuple[str, ...] = ()
-    """Observation fields it looks at; episodes need keep no others."""
-    value: nn.Module | None
-    """The critic's head; None: there is no critic."""
-
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    """Actions per decision."""
+    cameras: tuple[str, ...] | None = None
+    """Those it looks through; None: all."""
+    reads: tuple[str, ...] | None = None
+    """Observation fields it looks at; episodes keep no others. None: all."""
+    critic: str | None = None
+    """What a value is of: chunk_level, action_level (one per action); None: it estimates none."""
+    critic_parts: tuple[str, ...] = ("value",)
+    """Names of the modules that only values depend on."""
+    is_trainable: ClassVar[bool] = True
+    explores: bool = True
+    """Whether `act` can draw actions and report their log-probabilities: without, there is nothing to reinforce."""
 
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    @property
-    def action_width(self) -> int:
-        """How many numbers an action has."""
-        raise TypeError(f"{type(self).__name__} does not say how wide its actions are")
+    # -- the two methods that a policy has to have --------------------------------------------------------------------
 
-    @property
-    def explores(self) -> bool:
-        """Whether it draws actions whose probabilities it can tell: without, there is nothing to reinforce."""
-        return True
+    def act(self, observations: Observations, explore: bool = True) -> ActionChunk:
+        """Choose a chunk for every row: drawn, or (without `explore`) what it finds best, always the same.
 
-    @property
-    def cloned_chunk(self) -> int:
-        """How many actions an example to imitate has."""
-        return self.chunk
-
-    @property
-    def saved_names(self) -> frozenset[str] | None:
-        """Names in `state_dict` that a checkpoint has to hold, the others being known otherwise; None: all."""
-        return None
-
-    def saved_state(self) -> dict[str, Tensor]:
-        """Return what a checkpoint has to hold."""
-        names = self.saved_names
-        return {name: tensor for name, tensor in self.state_dict().items() if names is None or name in names}
-
-    def twin(self, spec: Spec, options: Mapping[str, Any]) -> TrainablePolicy | None:
-        """Return a policy with other options that shares these weights; None: a copy has to be made."""
-        return None
-
-    # -- acting -------------------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def act(self, observations: Observations) -> ActionChunk:
-        """Choose a chunk for every row, a few rows at a time."""
-        return joined([self._act(part, count) for part, count in self._parts(observations)])
-
-    def _parts(self, observations: Observations) -> Iterator[tuple[Observations, int]]:
-        """Yield batches, and how many rows of each are asked for; the others only fill it up."""
-        size = self.config.batch_size or len(observations)
-        for start in range(0, len(observations), size):
-            index = np.arange(start, min(start + size, len(observations)))
-            part = observations if len(index) == len(observations) else observations.rows(index)
-            yield part.padded(size) if self.config.deterministic else part, len(index)
-
-    def _act(self, observations: Observations, count: int) -> ActionChunk:
-        """Choose for the first `count` of some rows."""
+        With `explore` the chunk's extras hold ``chosen`` [R, …], what `evaluate` is given later, ``log_probs``
+        [R, K, A], and with a critic ``values``.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it acts")
 
-    # -- learning -----------------------------------------------------------------------------------------------------
-
-    def prepare_to_learn(self) -> None:
-        """Hear that weights are going to change."""
-
     def evaluate(self, observations: Observations, chosen: np.ndarray | Tensor) -> Evaluation:
-        """Return log-probabilities, entropies and values of what was chosen (the extra `chosen` of an episode)."""
-        raise TypeError(f"{type(self).__name__} cannot judge what it chose")
+        """Return log-probabilities, entropies and values of what was chosen, with gradients."""
+        raise TypeError(f"{type(self).__name__} does not say how likely a choice is")
 
-    def values_of(self, observations: Observations) -> np.ndarray:
-        """Return what the critic makes of observations: [rows], or [rows, K]."""
-        raise TypeError(f"{type(self).__name__} has no critic")
+    # -- what it may do besides ---------------------------------------------------------------------------------------
 
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """Return the weights that only values depend on."""
-        return [] if self.value is None else list(self.value.parameters())
+    def values(self, observations: Observations) -> Tensor:
+        """Return what the critic makes of observations: [R], or [R, K]."""
+        return torch.as_tensor(self.act(observations, explore=False).extras["values"])
 
-    def choice_of(self, actions: np.ndarray) -> Tensor:
-        """Return what it would have had to choose for a simulator's actions [rows, K, A]: for cloning."""
-        raise TypeError(f"{type(self).__name__} cannot imitate by likelihood")
+    @property
+    def imitation_horizon(self) -> int:
+        """How many actions an example to imitate has."""
+        return self.chunk
 
     def imitation_loss(self, observations: Observations, actions: np.ndarray, mask: np.ndarray) -> Tensor | None:
         """Return a loss of its own for actions [rows, K, A] to imitate; None: their likelihood will do."""
         return None
 
-    def normalise_by(self, observations: Observations) -> None:
+    def encode_actions(self, actions: np.ndarray) -> Tensor:
+        """Return the `chosen` that leads to a simulator's actions [R, K, A]: for imitation by likelihood."""
+        raise TypeError(f"{type(self).__name__} cannot imitate by likelihood")
+
+    def fit_normalisation(self, observations: Observations) -> None:
         """Scale numbers by what they are in these; a policy that sees none has nothing to do."""
+
+    def prepare_to_learn(self) -> None:
+        """Get ready for weights that change."""
+
+    def trainable_state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint has to hold; the rest must be known from the policy's options."""
+        return self.state_dict()
+
+    def shards(self) -> Sequence[nn.Module]:
+        """Return the modules whose weights FSDP gathers one at a time; they must be called as modules."""
+        return ()
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Return the weights that only values depend on."""
+        named = list(self.named_parameters())
+        return [p for part in self.critic_parts for name, p in named if name.partition(".")[0] == part]
+
+
+class Batched:
+    """A policy that learns, as runners, evaluations and servers ask it: a few rows at a time, exploring or not."""
+
+    def __init__(
+        self, policy: TrainablePolicy, size: int = 32, *, pad: bool = False, explore: bool | None = None
+    ) -> None:
+        """Ask `policy` for at most `size` rows at once (0: as many as come).
+
+        `pad` fills every batch up to `size`, so that what a row gets does not depend on how many are asked for.
+        `explore` is what `act` is told; None: what the policy does by itself.
+        """
+        for name, given in (("deterministic", pad), ("sample", explore)):
+            if not isinstance(given, bool | None):
+                raise ConfigError(f"{name} is {given!r}", do="choose true or false")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MOST_ROWS:
+            raise ConfigError(f"batch_size is {size!r}; it must be from 0 to {_MOST_ROWS}")
+        if pad and not size:
+            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
+        self.policy, self._size, self._pad = policy, size, pad
+        self._unless_told = {} if explore is None else {"explore": explore}
+        self.chunk, self.cameras, self.reads = policy.chunk, policy.cameras, policy.reads
+
+    def for_evaluation(self) -> Batched:
+        """Return the same policy as it is evaluated: what it finds best, whatever else is in a batch."""
+        return Batched(self.policy, self._size or 32, pad=True, explore=False)
+
+    @torch.inference_mode()
+    def act(self, observations: Observations) -> ActionChunk:
+        """Choose a chunk for every row."""
+        return joined(
+            [self.policy.act(part, **self._unless_told).rows(rows) for part, rows in self._parts(observations)]
+        )
+
+    @torch.inference_mode()
+    def values(self, observations: Observations) -> np.ndarray:
+        """Return what the critic makes of observations: [R], or [R, K]."""
+        parts = [self.policy.values(part)[rows] for part, rows in self._parts(observations)]
+        return torch.cat(parts).float().cpu().numpy()
+
+    def _parts(self, observations: Observations) -> Iterator[tuple[Observations, slice]]:
+        """Yield batches, and which rows of each are asked for; the others only fill it up."""
+        size = self._size or len(observations)
+        for start in range(0, len(observations), size):
+            index = np.arange(start, min(start + size, len(observations)))
+            part = observations if len(index) == len(observations) else observations.rows(index)
+            yield part.padded(size) if self._pad else part, slice(len(index))
 
 
 @contextmanager
@@ -167,4 +199,4 @@ def _fits(value: Any, hint: Any) -> bool:
     return hint is Any or isinstance(value, origin or hint)
 
 
-__all__ = ["TrainablePolicy", "configured", "placed", "seeded"]
+__all__ = ["ActionChunk", "Batched", "Evaluation", "Observations", "TrainablePolicy", "configured", "placed", "seeded"]

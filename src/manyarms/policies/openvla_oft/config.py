@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from manyarms.errors import ConfigError
+from manyarms.policies.trainable import CRITICS
 
 _CHOICES = {
     "head": ("auto", "l1", "tokens"),
     "gripper": ("auto", "sign", "raw"),
     "precision": (None, "fp32", "bf16", "fp8"),
-    "value_type": ("chunk_level", "action_level"),
+    "critic": CRITICS,
 }
 
 
@@ -46,16 +47,15 @@ class OftConfig:
     """Actions a decision; default: what the checkpoint says, else 8. It is that of training."""
     action_dim: int | None = None
     """Numbers an action; default: what the checkpoint says, else the simulator's."""
-    sample: bool = False
-    """Draw actions, as training does to explore; False: take the most likely, as the original acts."""
     temperature: float = 1.6
     """Of the token head, where actions are drawn."""
     log_scale: float = -2.5
     """First log-spread of the Laplace distribution around the l1 head, in actions that reach from -1 to 1."""
-    value_head: bool = False
-    """Also estimate the value of what is seen, from the hidden state that predicts the chunk's first number."""
-    value_type: str = "chunk_level"
-    """One value a chunk, or action_level: one for each of its actions."""
+    critic: str | None = None
+    """Also estimate values, from the hidden state that predicts the chunk's first number.
+
+    chunk_level: one per chunk; action_level: one for each of its actions.
+    """
     value_hidden: int = 512
     lora_rank: int = 0
     """Learn adapters of this rank on every linear layer, and the heads; 0: all weights learn."""
@@ -70,12 +70,8 @@ class OftConfig:
     """
     fast: bool = True
     """On a GPU, in one process: fused and compiled layers, CUDA graphs. Last bits differ from those of learning."""
-    deterministic: bool = False
-    """Pad batches to `batch_size` and prompts to `prompt_length`: what a row gets does not depend on its neighbours."""
-    batch_size: int = 32
-    """Most rows in one pass of the network; 0: as many as come."""
     prompt_length: int = 64
-    """Tokens that prompts are padded to, where it is deterministic."""
+    """Tokens that prompts are padded to, where what a row gets must not depend on its neighbours (`deterministic`)."""
     seed: int = 0
     """Of new weights and of the noise."""
     device: str | None = None
@@ -86,8 +82,6 @@ class OftConfig:
             if getattr(self, name) not in choices:
                 known = ", ".join(choice for choice in choices if choice)
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {known}")
-        if self.deterministic and self.batch_size < 1:
-            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
         for name in ("chunk", "action_dim", "num_images"):
             value = getattr(self, name)
             if value is not None and value < 1:

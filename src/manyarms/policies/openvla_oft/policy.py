@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -41,8 +40,8 @@ class OpenVlaOftPolicy(TrainablePolicy):
         self._actions = Actions(spec, config, dataset, statistics["action"])
         self._actions.check("option action_dim", config.action_dim)
         self._actions.check(f"{folder.path}/config.json", folder.setting("action_dim"))
-        self.chunk = config.chunk or folder.setting("num_action_chunks") or 8
-        self._senses = Senses(spec, folder, config, self.chunk * self.action_width)
+        self.chunk, self.critic = config.chunk or folder.setting("num_action_chunks") or 8, config.critic
+        self._senses = Senses(spec, folder, config, self.chunk * self._actions.width)
         if projector is not None:
             self._senses.feel(spec, projector["fc1.weight"].shape[1], statistics.get("proprio"))
         self.cameras, self.reads = self._senses.cameras, self._senses.reads
@@ -53,7 +52,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
         with seeded(config.seed):
             self.head: L1Head | TokenHead = self._make_head(folder, regression)
             self.state_projector = None if projector is None else _projector(projector, str(folder.path))
-            self.value = self._make_critic() if config.value_head else None
+            self.value = self._make_critic() if config.critic else None
             if config.lora_rank:
                 add_adapters(self.network, config.lora_rank, config.lora_alpha)
         self.to(config.device)
@@ -63,7 +62,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
 
     def _make_head(self, folder: OftFolder, regression: Mapping[str, Tensor] | None) -> L1Head | TokenHead:
         config, width = self.config, folder.config.text_config.hidden_size
-        shape = (self.chunk, self.action_width)
+        shape = (self.chunk, self._actions.width)
         output = self.network.language_model.lm_head
         if regression is None:
             if config.head == "l1":
@@ -78,32 +77,18 @@ class OpenVlaOftPolicy(TrainablePolicy):
 
     def _make_critic(self) -> nn.Sequential:
         config, width = self.config, self.network.config.text_config.hidden_size
-        last = nn.Linear(config.value_hidden, self.chunk if config.value_type == "action_level" else 1)
+        last = nn.Linear(config.value_hidden, self.chunk if config.critic == "action_level" else 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         return nn.Sequential(nn.Linear(width, config.value_hidden), nn.Tanh(), last)
 
     # -- what training and checkpoints ask ----------------------------------------------------------------------------
 
-    @property
-    def action_width(self) -> int:
-        return self._actions.width
-
-    @property
-    def explores(self) -> bool:
-        return self.config.sample
-
-    @property
-    def saved_names(self) -> frozenset[str] | None:
+    def trainable_state(self) -> dict[str, Tensor]:
+        state = self.state_dict()
         if not self.config.lora_rank:
-            return None
-        return frozenset(name for name, parameter in self.named_parameters() if parameter.requires_grad)
-
-    def twin(self, spec: Spec, options: Mapping[str, Any]) -> OpenVlaOftPolicy:
-        twin = copy.copy(self)
-        twin.config = _configured(options)
-        twin._senses = self._senses.under(twin.config)
-        return twin
+            return state
+        return {name: state[name] for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def prepare_to_learn(self) -> None:
         """Let small steps count: weights that learn are float32, whatever is computed with them."""
@@ -115,6 +100,11 @@ class OpenVlaOftPolicy(TrainablePolicy):
             self.network.float()
             self._mixed = True
 
+    def shards(self) -> Sequence[nn.Module]:
+        vision = self.network.vision_backbone
+        words = self.network.language_model.model.embed_tokens
+        return [words, *vision.featurizer.blocks, *vision.fused_featurizer.blocks, *self.network.layers]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OpenVlaOftPolicy:
         """Move or convert weights, and forget what was recorded of them where they lay."""
         self._fast.forget()
@@ -122,11 +112,12 @@ class OpenVlaOftPolicy(TrainablePolicy):
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def _act(self, observations: Observations, count: int) -> ActionChunk:
+    @torch.no_grad()
+    def act(self, observations: Observations, explore: bool = False) -> ActionChunk:
         forward = self._fastest()
         features = self._features(self._senses(observations, self.device), forward)
         drawn = None
-        if self.config.sample:
+        if explore:
             drawn = torch.from_numpy(noise.uniform(self.config.seed, observations, self.head.noise_shape))
             drawn = drawn.to(self.device)
         # What is asked for in float32 is float32, and so are probabilities to learn from.
@@ -137,8 +128,8 @@ class OpenVlaOftPolicy(TrainablePolicy):
         values = self._values(features)
         if values is not None:
             extras["values"] = values
-        actions = self._actions.to_simulator(self.head.decode(chosen)[:count].cpu().numpy())
-        return ActionChunk.of(actions, **{name: t[:count].cpu().numpy() for name, t in extras.items()})
+        actions = self._actions.to_simulator(self.head.decode(chosen).cpu().numpy())
+        return ActionChunk.of(actions, **{name: t.cpu().numpy() for name, t in extras.items()})
 
     def _fastest(self) -> Callable[..., Tensor]:
         """Return the pass that acting uses: on a GPU, a recording of it."""
@@ -162,7 +153,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
         if self.value is None:
             return None
         values = self.value(features[:, 0].float())
-        return values if self.config.value_type == "action_level" else values[:, 0]
+        return values if self.critic == "action_level" else values[:, 0]
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
@@ -171,17 +162,13 @@ class OpenVlaOftPolicy(TrainablePolicy):
         log_probs, entropy = self.head.evaluate(features, torch.as_tensor(chosen, device=self.device))
         return Evaluation(log_probs, entropy, self._values(features))
 
-    @torch.inference_mode()
-    def values_of(self, observations: Observations) -> np.ndarray:
-        found = []
-        for part, count in self._parts(observations):
-            values = self._values(self._features(self._senses(part, self.device), self._fastest()))
-            if values is None:
-                raise ConfigError("this policy has no critic", do="value_head: true")
-            found.append(values[:count].cpu().numpy())
-        return np.concatenate(found)
+    def values(self, observations: Observations) -> Tensor:
+        values = self._values(self._features(self._senses(observations, self.device), self._fastest()))
+        if values is None:
+            raise ConfigError("this policy has no critic", do="critic: chunk_level")
+        return values
 
-    def choice_of(self, actions: np.ndarray) -> Tensor:
+    def encode_actions(self, actions: np.ndarray) -> Tensor:
         return self.head.encode(torch.from_numpy(self._actions.from_simulator(actions)).to(self.device))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,12 +62,6 @@ class Senses:
             )
         self.fields, self._scale = tuple(names), MaskedQuantile(statistics, clip=True)
 
-    def under(self, config: OftConfig) -> Senses:
-        """Return the same senses with other settings of how batches are laid out."""
-        other = copy.copy(self)
-        other._config = config
-        return other
-
     @property
     def reads(self) -> tuple[str, ...]:
         return (*self.images, *self.fields)
@@ -78,14 +71,15 @@ class Senses:
         if self._scale is not None:
             state = states([observations.fields[name] for name in self.fields], self._scale).to(device)
         pixels = self._pictures([observations.fields[name] for name in self.images], device)
-        return Inputs(pixels, self.sequence(list(observations.texts), device), state)
+        sequence = self.sequence(list(observations.texts), device, fixed=observations.fixed_shapes)
+        return Inputs(pixels, sequence, state)
 
-    def sequence(self, texts: list[str], device: torch.device) -> Sequence:
-        """Lay out what rows are told."""
+    def sequence(self, texts: list[str], device: torch.device, *, fixed: bool = False) -> Sequence:
+        """Lay out what rows are told; `fixed`: always as long as `prompt_length`."""
         prompts = [self._prompts(text) for text in texts]
         longest, shortest = max(map(len, prompts)), min(map(len, prompts))
-        ragged = self._config.deterministic or longest != shortest
-        if self._config.deterministic:
+        ragged = fixed or longest != shortest
+        if fixed:
             if longest > self._config.prompt_length:
                 told = texts[[len(prompt) for prompt in prompts].index(longest)]
                 raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 from manyarms.errors import ConfigError
 from manyarms.policies.pi0.flow import NOISES
 from manyarms.policies.pi0.units import NORMALISATIONS
-from manyarms.policies.trainable import configured
+from manyarms.policies.trainable import CRITICS, configured
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,8 @@ class Pi0Options:
     lora_alpha: float = 16.0
     gradient_checkpointing: bool = False
     """Compute layers again for the gradient instead of keeping what they were."""
-    value_head: bool = False
-    """Also estimate the value of what is seen, for PPO."""
-    value_type: str = "chunk_level"
-    """One value a chunk, or action_level: one for each of its actions."""
+    critic: str | None = None
+    """Also estimate values, for PPO: chunk_level (one per chunk) or action_level (one for each of its actions)."""
 
     precision: str | None = None
     """fp32 or bf16; default: bf16 on a GPU. While learning, weights that change are kept in float32."""
@@ -67,12 +65,6 @@ class Pi0Options:
     """Draw with fused weights and CUDA graphs; default: on a GPU."""
     compile: bool = True
     """On a GPU, compile the layers of the fast path."""
-    sample: bool = True
-    """Explore, where there is noise; False: follow the flow."""
-    deterministic: bool = False
-    """Pad every batch to `batch_size`, so that what a row gets does not depend on how many are asked for."""
-    batch_size: int = 32
-    """Most rows in one pass of the network; 0: as many as come."""
     seed: int = 0
     """Of noise, and of the first weights of heads and adapters."""
     device: str | None = None
@@ -82,14 +74,12 @@ class Pi0Options:
         for name, choices in (
             ("normalise", (None, *NORMALISATIONS, "none")),
             ("noise", NOISES),
-            ("value_type", ("chunk_level", "action_level")),
+            ("critic", CRITICS),
             ("precision", (None, "fp32", "bf16")),
         ):
             if getattr(self, name) not in choices:
                 known = ", ".join(str(choice) for choice in choices if choice)
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {known}")
-        if self.deterministic and self.batch_size < 1:
-            raise ConfigError("deterministic pads batches, but batch_size is 0", do="give batch_size a number")
         if self.noise.startswith("flow_sde") and self.noise_level <= 0:
             raise ConfigError(f"noise_level is {self.noise_level}", do="give it a number above 0, or noise: none")
         if len(self.noise_bounds) != 2 or not 0 < self.noise_bounds[0] < self.noise_bounds[1]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -51,13 +53,13 @@ def embedded(model: Any, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Return images and words as one sequence [R, P, hidden], and its mask [R, P]."""
     vlm = model.model.vlm
     rows, cameras = inputs.image_mask.shape
-    table = vlm.language_model.embed_tokens.weight
-    seen = vision_tower(model)(inputs.images.flatten(0, 1).to(table.dtype)).last_hidden_state
+    table = vlm.language_model.embed_tokens
+    seen = vision_tower(model)(inputs.images.flatten(0, 1).to(table.weight.dtype)).last_hidden_state
     images = vlm.multi_modal_projector(seen)  # [R C, patches, hidden]
     patches = images.shape[1]
     images = images.reshape(rows, cameras * patches, -1)
     # Gemma scales the embeddings of words, but not those of images, by √hidden.
-    words = functional.embedding(inputs.tokens, table) * math.sqrt(table.shape[1])
+    words = table(inputs.tokens) * math.sqrt(table.embedding_dim)
     mask = torch.cat([inputs.image_mask.repeat_interleave(patches, 1), inputs.token_mask], 1)
     return torch.cat([images.to(words.dtype), words], 1), mask
 
@@ -72,7 +74,7 @@ def prefix_of(model: Any, inputs: Inputs, *, features: bool = False, remat: bool
     for index, layer in enumerate(language.layers):
         # Of the last layer nothing but keys and values is ever looked at, unless features are wanted.
         whole = index < last or features
-        x, key, value = _called(_layer, remat, layer, x, turns, None, mask[:, None, None, :], whole)
+        x, key, value = _called(run_of(layer), remat, x, turns, None, mask[:, None, None, :], whole)
         keys.append(key)
         values.append(value)
     pooled = None
@@ -98,7 +100,7 @@ def velocities(
     mask = suffix_mask(prefix.mask, groups, horizon)
     for index, layer in enumerate(expert.layers):
         past = (prefix.keys[index], prefix.values[index])
-        x, _, _ = _called(_layer, remat, layer, x, turns, past, mask, True)
+        x, _, _ = _called(run_of(layer), remat, x, turns, past, mask, True)
     found = expert.norm(x).unflatten(1, (groups, 1 + horizon))[:, :, 1:]
     return model.action_out_proj(found).float(), found
 
@@ -159,6 +161,20 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
         key, value = (t.repeat_interleave(heads // t.shape[1], 1) for t in (key, value))
     found = functional.scaled_dot_product_attention(query, key, value, mask)
     return found.transpose(1, 2).flatten(2)
+
+
+def run_of(layer: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """Return what runs a layer: where it lies in shards, its method `run`, before which FSDP gathers its weights."""
+    return getattr(layer, "run", None) or partial(_layer, layer)
+
+
+def in_shards(model: Any) -> list[Any]:
+    """Return the parts whose weights are gathered one at a time; layers of Gemma get a method `run`."""
+    vlm = model.model.vlm
+    layers = [*vlm.language_model.layers, *model.model.dit.layers]
+    for layer in layers:
+        layer.run = MethodType(_layer, layer)
+    return [vlm.language_model.embed_tokens, *vision_tower(model).encoder.layers, *layers]
 
 
 def _layer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -23,13 +23,10 @@ from manyarms.policies.pi0.fast import Draw, FastPath
 from manyarms.policies.pi0.flow import Coefficients
 from manyarms.policies.pi0.fused import FusedWeights
 from manyarms.policies.pi0.heads import NoiseHead, ValueHead, add_adapters, choose_weights
-from manyarms.policies.pi0.model import Inputs, prefix_of, velocities
+from manyarms.policies.pi0.model import Inputs, in_shards, prefix_of, velocities
 from manyarms.policies.pi0.preprocessing import Preprocessing
 from manyarms.policies.trainable import TrainablePolicy, placed, seeded
 from manyarms.simulators.base import Spec
-
-#: Options that change nothing about the weights: policies that differ in these can share them.
-_OF_ACTING = frozenset({"steps", "sample", "deterministic", "batch_size", "seed", "clip_actions"})
 
 
 class Pi0Policy(TrainablePolicy):
@@ -53,17 +50,15 @@ class Pi0Policy(TrainablePolicy):
             if config.lora_rank:
                 add_adapters(model, config)
             choose_weights(model, config)
-            self._set_up(config, seeing, model, _Heads(config, model))
-
-    def _set_up(self, config: Pi0Options, seeing: Preprocessing, model: Any, heads: _Heads) -> None:
-        architecture = model.config
-        self.config, self._seeing, self.model = config, seeing, model
-        self._heads, self.value, self.noise_head = heads, heads.value, heads.noise
-        self.chunk = _chunk(config, architecture)
+            self.chunk, self.critic = _chunk(config, architecture), config.critic
+            self.config, self._seeing, self.model = config, seeing, model
+            noise_head = _noise_head(config, model)
+            self.value, self.noise_head = _value_head(config, model, self.chunk), noise_head
         self._steps = config.steps or architecture.num_inference_steps
         if config.noise.startswith("flow_sde") and self._steps < 2:
             raise ConfigError(f"{config.noise} needs at least two steps", do="raise steps")
         self._shape = (architecture.chunk_size, architecture.max_action_dim)
+        self._action_width = seeing.action_width
         self.cameras, self.reads = seeing.cameras, (*seeing.images, *seeing.fields)
         self._fast: list[FastPath] = []
         self._examples = np.random.default_rng(config.seed)
@@ -76,34 +71,20 @@ class Pi0Policy(TrainablePolicy):
         return self.model.action_out_proj.weight.device
 
     @property
-    def action_width(self) -> int:
-        return self._seeing.action_width
+    def explores(self) -> bool:  # type: ignore[override]
+        return self.config.noise != "none"
 
     @property
-    def explores(self) -> bool:
-        return self.config.sample and self.config.noise != "none"
-
-    @property
-    def cloned_chunk(self) -> int:
+    def imitation_horizon(self) -> int:
         return self._shape[0]
 
-    @property
-    def saved_names(self) -> frozenset[str]:
-        """What can change, and the heads; everything else is in the checkpoint that `model_path` names."""
-        return frozenset(
-            name for name, p in self.named_parameters() if p.requires_grad or not name.startswith("model.")
-        )
+    def trainable_state(self) -> dict[str, Tensor]:
+        """Return what can change, and the heads; everything else is in the checkpoint that `model_path` names."""
+        learning = {name for name, p in self.named_parameters() if p.requires_grad or not name.startswith("model.")}
+        return {name: tensor for name, tensor in self.state_dict().items() if name in learning}
 
-    def twin(self, spec: Spec, options: Mapping[str, Any]) -> Pi0Policy | None:
-        config = options_from(options)
-        config = replace(config, device=self.config.device, precision=self.config.precision)
-        if replace(self.config, **{name: getattr(config, name) for name in _OF_ACTING}) != config:
-            return None
-        made = Pi0Policy.__new__(Pi0Policy)
-        nn.Module.__init__(made)
-        made._set_up(config, self._seeing, self.model, self._heads)
-        made._fast = self._fast  # one set of graphs for both
-        return made
+    def shards(self) -> Sequence[nn.Module]:
+        return in_shards(self.model)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Pi0Policy:
         """Move or convert weights, and forget what was made of them where they lay."""
@@ -112,31 +93,33 @@ class Pi0Policy(TrainablePolicy):
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def _act(self, observations: Observations, count: int) -> ActionChunk:
+    @torch.no_grad()
+    def act(self, observations: Observations, explore: bool = True) -> ActionChunk:
+        explore = explore and self.explores
         inputs = self._seeing.inputs(observations, self.device)
-        chain = self._drawn(observations, inputs)
-        actions = self._seeing.to_simulator(chain[:count, -1, : self.chunk], observations)
-        if not self.explores:
+        chain = self._drawn(observations, inputs, explore)
+        actions = self._seeing.to_simulator(chain[:, -1, : self.chunk], observations)
+        if not explore:
             return ActionChunk.of(actions)
         chosen = self._kept(observations, chain)
         found = self._judged(inputs, chosen)
         extras = {"chosen": chosen, "log_probs": found.log_probs}
         if found.values is not None:
             extras["values"] = found.values
-        return ActionChunk.of(actions, **{name: t[:count].float().cpu().numpy() for name, t in extras.items()})
+        return ActionChunk.of(actions, **{name: t.float().cpu().numpy() for name, t in extras.items()})
 
-    def _drawn(self, observations: Observations, inputs: Inputs) -> Tensor:
+    def _drawn(self, observations: Observations, inputs: Inputs, explore: bool) -> Tensor:
         """Return the chain from noise to actions, [R, S + 1, H, D]."""
         seed, steps = self.config.seed, self._steps
         start = torch.from_numpy(noise.normal(seed, observations, self._shape, "flow")).to(self.device)
         times = flow.times_of(steps).to(self.device)
         shape = (len(inputs), steps, *self._shape)
         epsilon = torch.zeros(1, device=self.device).expand(shape)
-        if self.explores:
+        if explore:
             epsilon = torch.from_numpy(noise.normal(seed, observations, shape[1:], "explore")).to(self.device)
-        if self.explores and self.config.noise == "flow_noise":
+        if explore and self.config.noise == "flow_noise":
             return self._drawn_by_head(inputs, start, times, epsilon)
-        draw = Draw(start, times, self._transitions(observations, times), epsilon)
+        draw = Draw(start, times, self._transitions(observations, times, explore), epsilon)
         fast = self.config.fast if self.config.fast is not None else self.device.type == "cuda"
         if fast and FusedWeights.possible(self.model):
             return self._fast_path().draw(inputs, draw)
@@ -148,12 +131,12 @@ class Pi0Policy(TrainablePolicy):
             self._fast.append(FastPath(self.model, dtype, compiled=self.config.compile))
         return self._fast[0]
 
-    def _transitions(self, observations: Observations, times: Tensor) -> Coefficients:
+    def _transitions(self, observations: Observations, times: Tensor, explore: bool) -> Coefficients:
         """Return how each step moves, [R, S, H, D]: noise goes only into numbers that reach the simulator."""
         t, after = (part[None, :, None, None] for part in (times[:-1], times[1:]))
         shape = (len(observations), self._steps, *self._shape)
         moves = flow.euler(t, after)
-        if self.explores:
+        if explore:
             noisy = self._executed().expand(shape)
             if self.config.noise == "flow_sde_one":
                 step = torch.arange(self._steps, device=self.device)
@@ -164,7 +147,7 @@ class Pi0Policy(TrainablePolicy):
     def _executed(self) -> Tensor:
         """Return which numbers [H, D] of the model's chunk the simulator is given."""
         mask = torch.zeros(self._shape, dtype=torch.bool, device=self.device)
-        mask[: self.chunk, : self.action_width] = True
+        mask[: self.chunk, : self._action_width] = True
         return mask
 
     def _noisy_step(self, observations: Observations) -> Tensor:
@@ -231,12 +214,12 @@ class Pi0Policy(TrainablePolicy):
             )
         if self.noise_head is not None:
             moves = flow.euler(t, after)
-            spread = self.noise_head(features)[..., : self.chunk, : self.action_width]
+            spread = self.noise_head(features)[..., : self.chunk, : self._action_width]
         else:
             moves = flow.flow_sde(t, after, self.config.noise_level)
             spread = moves.gamma
-        mean = (moves.alpha * points[:, :-1] + moves.beta * velocity)[..., : self.chunk, : self.action_width]
-        reached = points[:, 1:, : self.chunk, : self.action_width]
+        mean = (moves.alpha * points[:, :-1] + moves.beta * velocity)[..., : self.chunk, : self._action_width]
+        reached = points[:, 1:, : self.chunk, : self._action_width]
         spread = spread.expand_as(mean)
         log_probs = flow.log_prob(reached, mean, spread).sum(1)
         return Evaluation(log_probs, flow.entropy(spread).sum(1), self._values(prefix.features, inputs))
@@ -245,20 +228,16 @@ class Pi0Policy(TrainablePolicy):
         if self.value is None or features is None:
             return None
         values = self.value(features, inputs.state)
-        return values if self.config.value_type == "action_level" else values[:, 0]
+        return values if self.critic == "action_level" else values[:, 0]
 
-    @torch.inference_mode()
-    def values_of(self, observations: Observations) -> np.ndarray:
-        found = []
-        for part, count in self._parts(observations):
-            inputs = self._seeing.inputs(part, self.device)
-            with self._computing():
-                prefix = prefix_of(self.model, inputs, features=True)
-            values = self._values(prefix.features, inputs)
-            if values is None:
-                raise ConfigError("this policy has no critic", do="value_head: true")
-            found.append(values[:count].float().cpu().numpy())
-        return np.concatenate(found)
+    def values(self, observations: Observations) -> Tensor:
+        inputs = self._seeing.inputs(observations, self.device)
+        with self._computing():
+            prefix = prefix_of(self.model, inputs, features=True)
+        values = self._values(prefix.features, inputs)
+        if values is None:
+            raise ConfigError("this policy has no critic", do="critic: chunk_level")
+        return values
 
     def imitation_loss(self, observations: Observations, actions: np.ndarray, mask: np.ndarray) -> Tensor:
         """Return the loss of flow matching: how far velocities are from those that lead to the actions."""
@@ -293,18 +272,19 @@ def _chunk(config: Pi0Options, architecture: Any) -> int:
     return config.chunk or architecture.chunk_size
 
 
-class _Heads:
-    """What the checkpoint does not have: in float32, from the seed."""
+def _noise_head(config: Pi0Options, model: Any) -> NoiseHead | None:
+    """Return the head of flow_noise, in float32."""
+    if config.noise != "flow_noise":
+        return None
+    low, high = config.noise_bounds
+    width = model.config.dit_config.hidden_size
+    return NoiseHead(width, model.config.max_action_dim, (low, high)).to(model.action_out_proj.weight.device)
 
-    def __init__(self, config: Pi0Options, model: Any) -> None:
-        architecture, device = model.config, model.action_out_proj.weight.device
-        self.noise: NoiseHead | None = None
-        self.value: ValueHead | None = None
-        if config.noise == "flow_noise":
-            low, high = config.noise_bounds
-            width = architecture.dit_config.hidden_size
-            self.noise = NoiseHead(width, architecture.max_action_dim, (low, high)).to(device)
-        if config.value_head:
-            count = _chunk(config, architecture) if config.value_type == "action_level" else 1
-            width = architecture.vlm_config.text_config.hidden_size
-            self.value = ValueHead(width, architecture.max_state_dim, count).to(device)
+
+def _value_head(config: Pi0Options, model: Any, chunk: int) -> ValueHead | None:
+    """Return the critic's head, in float32."""
+    if config.critic is None:
+        return None
+    width = model.config.vlm_config.text_config.hidden_size
+    count = chunk if config.critic == "action_level" else 1
+    return ValueHead(width, model.config.max_state_dim, count).to(model.action_out_proj.weight.device)
