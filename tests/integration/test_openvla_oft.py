@@ -325,6 +325,8 @@ def test_any_width_chunk_and_number_of_images(
     assert chunked.actions[""].shape == chunked.extras["log_probs"].shape == (2, chunk, width)
     assert chunked.extras["values"].shape == policy.values(observations).shape == (2, chunk)
     assert isinstance(policy.head, L1Head if regression else TokenHead)
+    assert policy.cameras is not None
+    assert policy.reads is not None
     assert len(policy.cameras) == images
     last = policy.reads[-1]
     changed = observations.with_fields(**{last: 255 - observations.fields[last]})

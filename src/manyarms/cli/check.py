@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import tyro
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import SimulatorName, parse, parse_pairs
+from manyarms.cli.playing import Pairs
 from manyarms.errors import ManyarmsError
 from manyarms.reporting.console import say
 from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.simulators.base import Spec
 from manyarms.testing import CHECKS, Subject
 
 
 @dataclass(frozen=True)
 class CheckConfig:
-    """Hold a simulator to every promise a simulator makes."""
+    """Hold a simulator, or a policy that learns, to every promise it makes."""
 
     simulator: SimulatorName
     """<simulator>/<task>, package.module:factory or path/to/file.py:factory."""
+    policy: str | None = None
+    """Check this policy instead, as it sees and moves what the simulator has."""
+    policy_options: Pairs = ()
+    """Its options."""
     python: str | None = None
     """The interpreter the simulator runs in."""
     tolerance: float = 0.0
@@ -36,6 +43,7 @@ class CheckConfig:
         examples=(
             "manyarms check tabletop/push_button",
             "manyarms check path/to/file.py:MySimulator --steps 4   # one that is being written",
+            "manyarms check tabletop/reach_target --policy path/to/file.py:MyPolicy",
             "manyarms check libero/libero_object/0 --python .venvs/libero",
         ),
     )
@@ -66,16 +74,29 @@ def run(config: CheckConfig, hear: Callable[[str, str], None] = lambda name, fai
     """Run every check; `hear` gets the name of each when it is done, and what went wrong, if anything did."""
     options = {**parse_pairs(config.options), **({"python": config.python} if config.python else {})}
     subject = Subject(config.simulator, options, config.tolerance, config.steps, config.ignore)
-    subject.make(num_envs=1).close()  # a simulator that cannot start is one error, not one a check
+    with subject.make(num_envs=1) as envs:  # a simulator that cannot start is one error, not one per check
+        spec = envs.simulator_spec
+    checks = (
+        {_name(check): partial(check, subject) for check in CHECKS}
+        if config.policy is None
+        else _of_policy(config, spec)
+    )
     failures: dict[str, str] = {}
-    for check in CHECKS:
-        name = _name(check)
+    for name, check in checks.items():
         try:
-            check(subject)
+            check()
         except (AssertionError, ManyarmsError) as error:
             failures[name] = str(error) or type(error).__name__
         hear(name, failures.get(name, ""))
-    return CheckResult(config.simulator, tuple(_name(check) for check in CHECKS), failures)
+    return CheckResult(config.policy or config.simulator, tuple(checks), failures)
+
+
+def _of_policy(config: CheckConfig, spec: Spec) -> dict[str, Callable[[], None]]:
+    """Return the checks of a policy."""
+    from manyarms.testing.policies import policy_checks
+
+    assert config.policy is not None
+    return policy_checks(config.policy, spec, config.tolerance or 1e-3, **parse_pairs(config.policy_options))
 
 
 def _name(check: Callable[[Subject], None]) -> str:

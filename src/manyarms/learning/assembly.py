@@ -17,6 +17,7 @@ from manyarms.learning.config import EnvSettings, TrainConfig
 from manyarms.learning.learner import Learner, LearnerConfig
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.trainer import Trainer, TrainerConfig
+from manyarms.policies.checking import check_before_training
 from manyarms.policies.registry import accepts, find_policy, make_trainable
 from manyarms.policies.trainable import Batched, TrainablePolicy
 from manyarms.reporting.evaluation import tasks_of
@@ -119,6 +120,10 @@ def trainer_for(
 ) -> Trainer:
     """Return what trains a policy in these environments."""
     runner = runner_for(config, envs, policy)
+    if (
+        policy.policy.explores and policy.policy.critic == config.algorithm.critic
+    ):  # else the learner says what is wrong
+        check_before_training(policy, envs.simulator_spec)
     return Trainer(runner, learner_for(config, policy, ranks, reference), tasks_of(envs), trainer_config(config))
 
 

@@ -54,8 +54,9 @@ class ParallelPolicy:
 
             # What is returned is never written to.
             warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
-            self._shards = [fully_shard(module) for module in (*policy.shards(), self._evaluator)]
-            for module in self._shards[:-1]:
+            units = policy.shards()
+            self._shards = [fully_shard(module) for module in (*units, self._evaluator)]
+            for module in units:
                 if hasattr(module, "run"):  # it is not called as a module
                     register_fsdp_forward_method(module, "run")
             # Shards hear here which of them is the root: the first to be called may be another, when the policy acts.
