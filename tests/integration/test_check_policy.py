@@ -36,6 +36,7 @@ class Whole(TrainablePolicy):
     """A policy of two methods that keeps every promise."""
 
     cameras = ()
+
     def __init__(self, spec: Spec, *, chunk: int = 2, critic: str | None = None) -> None:
         super().__init__()
         self.chunk, self.critic = chunk, critic
