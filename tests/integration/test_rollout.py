@@ -16,8 +16,9 @@ from manyarms import EpisodeId
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies import ActionChunk, Observations, make_policy
 from manyarms.rollout import Episode, Runner, RunnerConfig, Scene, Steps, starts
-from manyarms.rollout.episode import EpisodeBuilder
+from manyarms.rollout.books import Books
 from manyarms.rollout.memory import plan_memory
+from manyarms.rollout.schedule import Turn
 from manyarms.rollout.words import text_of
 from manyarms.simulators.base import Field
 from rollouts import Swaying, fingerprint
@@ -160,13 +161,17 @@ def test_the_history_of_a_hook_begins_anew_with_each_episode() -> None:
 
 
 def test_an_episode_that_succeeded_and_went_on_has_succeeded() -> None:
-    steps = [np.array([0.0]), np.array([1.0]), np.array([0.0])]
+    row, no = np.array([0]), np.array([False])
     for successes, wanted in (((False, True, False), True), ((False, False, False), False)):
-        builder = EpisodeBuilder(EpisodeId("near", 0), "go", {}, None)
-        for reward, success in zip(steps, successes, strict=True):
-            builder.decide({"": np.zeros(1)}, ActionChunk.of(np.zeros((1, 1, 1))))
-            builder.advance(reward, success)
-        assert builder.finish({"": np.zeros(1)}, False, True, {}, 1).success == wanted
+        books = Books(1, None)
+        books.assign(0, Turn(0, EpisodeId("near", 0), 1))
+        books.open(0, "go", {})
+        for success in successes:
+            books.look({"": np.zeros((1, 1))}, row)
+            books.decide(row, ActionChunk.of(np.zeros((1, 1, 1))))
+            books.advance(row, np.zeros((1, 1)), np.array([1]), np.array([success]))
+        (episode,) = books.finish(row, {"": np.zeros((1, 1))}, no, ~no, [{}])
+        assert episode.success == wanted
 
 
 def test_varied_descriptions_are_drawn_by_the_episode_and_reach_all_of_them() -> None:

@@ -37,7 +37,7 @@ def test_queues_hand_out_what_was_pushed_in_order_up_to_the_horizon(steps: list)
             for row, chunk in zip(rows, actions[:, :, 0].tolist(), strict=True):
                 model[row] = chunk[:horizon]
         full = [row for row in range(ROWS) if model[row]]
-        assert queues.empty(range(ROWS)) == [row for row in range(ROWS) if row not in full]
+        assert queues.is_empty(range(ROWS)).tolist() == [row not in full for row in range(ROWS)]
         if not isinstance(step, tuple) and full:
             taken, lengths = queues.pop(full, step)
             for i, row in enumerate(full):

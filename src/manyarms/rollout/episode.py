@@ -2,31 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from manyarms.policies.base import ActionChunk
+from manyarms.arrays import Array, concatenate, padded, take, to_numpy
 from manyarms.vector import EpisodeId
+
+
+@dataclass
+class Segment:
+    """Room for neighbouring decisions, filled in the order in which they are made."""
+
+    first: int
+    """Number of its first decision."""
+    room: int
+    used: int = 0
+    observations: dict[str, Array] = field(default_factory=dict)  # [room, …]
+    actions: dict[str, Array] = field(default_factory=dict)  # [room, K, …]
+    extras: dict[str, Array] = field(default_factory=dict)  # [room, …]
+
+
+Parts: TypeAlias = tuple[tuple[Segment, np.ndarray], ...]
+"""Where the decisions of an episode lie: segments, and the places in them."""
+
+
+class Picked(Mapping[str, Array]):
+    """Arrays [T, …] by name, of decisions that lie in segments: each is put together when it is asked for.
+
+    Where the chunks of an episode differ in length, the shorter are padded with zeros.
+    """
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, parts: Parts, kind: str) -> None:
+        """Pick the observations, actions or extras of some decisions."""
+        self.parts, self.kind = parts, kind
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        found = [take(getattr(segment, self.kind)[name], places) for segment, places in self.parts]
+        if any(array.shape[1:] != found[0].shape[1:] for array in found):
+            longest = max(array.shape[1] for array in found)
+            found = [padded(array, longest) for array in found]
+        return concatenate(found)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def _names(self) -> Mapping[str, Array]:
+        return getattr(self.parts[0][0], self.kind) if self.parts else {}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that these rows take."""
+        return sum(
+            len(places) * array[:1].nbytes
+            for segment, places in self.parts
+            for array in getattr(segment, self.kind).values()
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Only these rows travel to another process.
+        return dict, ({name: to_numpy(array) for name, array in self.items()},)
+
+
+class Row(Mapping[str, Array]):
+    """One row of arrays [R, …] by name."""
+
+    __slots__ = ("arrays", "index")
+
+    def __init__(self, arrays: Mapping[str, Array], index: int) -> None:
+        self.arrays, self.index = arrays, index
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name][self.index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ({name: np.array(to_numpy(array)) for name, array in self.items()},)
 
 
 @dataclass(frozen=True)
 class Episode:
     """One episode of T decisions, each a chunk of K actions of which some were taken.
 
-    ``observations[name][t]`` is what the policy saw before it chose ``actions[name][t]``.
+    ``observations[name][t]`` is what the policy saw before it chose ``actions[name][t]``. Of an episode that was played
+    here, these arrays are views of what a runner keeps, put together when they are asked for.
     """
 
     id: EpisodeId
     text: str
-    observations: dict[str, np.ndarray]  # [T, …]
-    final_observation: dict[str, np.ndarray]  # […]
-    actions: dict[str, np.ndarray]  # [T, K, …]
+    observations: Mapping[str, Array]  # [T, …]
+    final_observation: Mapping[str, Array]  # […]
+    actions: Mapping[str, Array]  # [T, K, …]
     rewards: np.ndarray  # [T, K], 0 where not taken
     num_steps: np.ndarray  # [T], how many actions of each chunk were taken
-    extras: dict[str, np.ndarray]  # [T, …]: log_probs, values and whatever else the policy gave
+    extras: Mapping[str, Array]  # [T, …]: log_probs, values and whatever else the policy gave
     success: bool
     terminated: bool
     truncated: bool
@@ -52,13 +136,17 @@ class Episode:
     def taken_actions(self) -> dict[str, np.ndarray]:
         """Return the actions that were taken, one after the other: arrays [length, …]."""
         mask = self.mask
-        return {name: array[mask] for name, array in self.actions.items()}
+        return {name: to_numpy(array)[mask] for name, array in self.actions.items()}
 
     @property
     def num_bytes(self) -> int:
         """The memory its arrays take."""
         groups = (self.observations, self.final_observation, self.actions, self.extras)
-        return sum(array.nbytes for group in groups for array in group.values()) + self.rewards.nbytes
+        return sum(map(_num_bytes, groups)) + self.rewards.nbytes
+
+
+def _num_bytes(arrays: Mapping[str, Array]) -> int:
+    return arrays.nbytes if isinstance(arrays, Picked) else sum(array.nbytes for array in arrays.values())
 
 
 @dataclass(frozen=True)
@@ -73,75 +161,3 @@ class Steps:
     rewards: np.ndarray  # [n]
     success: bool
     ended: bool
-
-
-class EpisodeBuilder:
-    """Gathers an episode while it runs."""
-
-    def __init__(self, episode: EpisodeId, text: str, info: dict[str, Any], keep: Collection[str] | None) -> None:
-        self.id, self.text, self.info = episode, text, info
-        self.steps = 0
-        self._keep = keep
-        self._seen: list[dict[str, np.ndarray]] = []
-        self._actions: list[dict[str, np.ndarray]] = []
-        self._extras: list[dict[str, np.ndarray]] = []
-        self._rewards: list[np.ndarray] = []
-        self._taken: list[int] = []
-        self._success = False
-
-    def decide(self, observation: Mapping[str, np.ndarray], chunk: ActionChunk) -> None:
-        """Note what the policy saw and chose; `chunk` has the one row."""
-        self._seen.append(self._kept(observation))
-        self._actions.append({name: array[0].copy() for name, array in chunk.actions.items()})
-        self._extras.append({name: array[0].copy() for name, array in chunk.extras.items()})
-        self._rewards.append(np.zeros(chunk.length))
-        self._taken.append(0)
-
-    def advance(self, rewards: np.ndarray, success: bool) -> None:
-        """Note the next steps of the last decision."""
-        taken = self._taken[-1]
-        self._rewards[-1][taken : taken + len(rewards)] = rewards
-        self._taken[-1] = taken + len(rewards)
-        self.steps += len(rewards)
-        self._success = self._success or success
-
-    def finish(
-        self,
-        observation: Mapping[str, np.ndarray],
-        terminated: bool,
-        truncated: bool,
-        last_info: dict[str, Any],
-        attempts: int,
-    ) -> Episode:
-        """Put it all together; chunks of different length are padded with zeros."""
-        return Episode(
-            id=self.id,
-            text=self.text,
-            observations=_stacked(self._seen),
-            final_observation=self._kept(observation),
-            actions=_stacked(self._actions),
-            rewards=_stacked([{"": rewards} for rewards in self._rewards]).get("", np.zeros((0, 0))),
-            num_steps=np.array(self._taken, np.int64),
-            extras=_stacked(self._extras),
-            success=self._success,
-            terminated=terminated,
-            truncated=truncated,
-            info=self.info,
-            last_info=last_info,
-            attempts=attempts,
-        )
-
-    def _kept(self, observation: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: array.copy() for name, array in observation.items() if self._keep is None or name in self._keep}
-
-
-def _stacked(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Stack arrays by name; where first axes differ, the shorter are padded with zeros."""
-    stacked: dict[str, np.ndarray] = {}
-    for name in parts[0] if parts else ():
-        arrays = [part[name] for part in parts]
-        longest = max(array.shape[:1] for array in arrays)
-        if any(array.shape[:1] != longest for array in arrays):
-            arrays = [np.pad(array, [(0, longest[0] - len(array)), *[(0, 0)] * (array.ndim - 1)]) for array in arrays]
-        stacked[name] = np.stack(arrays)
-    return stacked

@@ -10,13 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from manyarms.arrays import Array
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies.base import Observations, Policy
-from manyarms.rollout.episode import Episode, EpisodeBuilder, Steps
+from manyarms.rollout.books import Books
+from manyarms.rollout.episode import Episode, Steps
 from manyarms.rollout.memory import MemoryPlan, plan_memory
 from manyarms.rollout.queues import ActionQueues
 from manyarms.rollout.rewards import Judge, RewardHook, Scene
-from manyarms.rollout.schedule import Schedule, Turn, describe
+from manyarms.rollout.schedule import Schedule, describe
 from manyarms.rollout.words import text_of
 from manyarms.simulators.base import flatten, nest
 from manyarms.vector import Chunk, EpisodeId, VectorEnv
@@ -93,14 +95,14 @@ class Runner:
         self._sinks = list(sinks)
         self._judges = [Judge(hook, envs.num_envs) for hook in rewards]
         self._queues = ActionQueues(envs.num_envs)
-        self._turns: dict[int, Turn] = {}
-        self._builders: dict[int, EpisodeBuilder] = {}
+        self._books = Books(envs.num_envs, self.config.keep)
         self._sent: dict[int, dict[str, np.ndarray]] = {}
         self.cameras = self._watched_cameras(rewards)
         """Those that someone looks at; no others are rendered."""
         self._fields = self._seen_fields()
-        self._hungry: list[int] = []
-        self._out: set[int] = set()
+        self._hungry = np.zeros(0, np.int64)
+        """Rows that need actions, in the order in which they have come back."""
+        self._out = np.zeros(envs.num_envs, bool)
         """Rows that are at work."""
         self.times = RolloutTimes()
 
@@ -143,11 +145,12 @@ class Runner:
     def run(self, schedule: Schedule[Episode]) -> Iterator[Episode]:
         """Play a schedule; yield its episodes in its order."""
         try:
-            self._begin(schedule, range(self.envs.num_envs))
+            self._begin(schedule, np.arange(self.envs.num_envs))
             while not schedule.done:
                 ready = self._receive(schedule)
-                yield from self._finish_ended(schedule, ready)
-                self._begin(schedule, self._free_rows())
+                if ready.ended.any():
+                    yield from self._finish_ended(schedule, ready)
+                    self._begin(schedule, np.flatnonzero(~self._books.playing))
                 self._send(self._rows_with_actions(ready))
                 while self._is_time_to_infer():
                     hungry = self._next_batch()
@@ -158,157 +161,162 @@ class Runner:
 
     # -- the parts of the loop ----------------------------------------------------------------------------------------
 
-    def _begin(self, schedule: Schedule[Episode], rows: Sequence[int]) -> None:
+    def _begin(self, schedule: Schedule[Episode], rows: np.ndarray) -> None:
         """Hand the next episodes to free rows."""
-        turns: dict[int, Turn] = {}
-        for row in rows:
-            turn = schedule.next(self.envs.row_tasks[row])
-            if turn is not None:
-                turns[row] = turn
-        if turns:
-            self._turns.update(turns)
-            self._out.update(turns)
-            self.envs.begin(list(turns), [turn.episode for turn in turns.values()], cameras=self.cameras)
+        begun: list[int] = []
+        episodes: list[EpisodeId] = []
+        idle: set[tuple[str, ...]] = set()
+        for row in rows.tolist():
+            tasks = self.envs.row_tasks[row]
+            turn = None if tasks in idle else schedule.next(tasks)
+            if turn is None:
+                idle.add(tasks)  # nor is there anything for other rows with these tasks
+                continue
+            self._books.assign(row, turn)
+            begun.append(row)
+            episodes.append(turn.episode)
+        if begun:
+            self._out[begun] = True
+            self.envs.begin(begun, episodes, cameras=self.cameras)
 
     def _receive(self, schedule: Schedule[Episode]) -> Chunk:
         """Wait for enough rows to go on with; note what they did."""
-        if not self._out:
+        under_way = int(np.count_nonzero(self._out))
+        if not under_way:
             stranded = [describe(episode) for episode in schedule.stranded()[:3]]
             raise RolloutError(f"no row can play {'; '.join(stranded) or 'what is left'}", do="give its task some rows")
         wanted = max(1, self._batch() - len(self._hungry))
-        ready = self.envs.recv(min_rows=min(wanted, len(self._out)))
-        self._out.difference_update(ready.rows.tolist())
+        ready = self.envs.recv(min_rows=min(wanted, under_way), observe=False)
+        self._out[ready.rows] = False
         self._note(ready)
         return ready
 
     def _note(self, ready: Chunk) -> None:
         """Begin or continue the books of every row that has come back."""
-        moved = [i for i, row in enumerate(ready.rows.tolist()) if row in self._builders and not ready.aborted[i]]
-        if self._judges and moved:
+        sound = ~ready.aborted
+        is_new = sound & ~self._books.begun[ready.rows]
+        moved = np.flatnonzero(sound & ~is_new)
+        if self._judges and len(moved):
             self._add_rewards(ready, moved)
-        for i, row in enumerate(ready.rows.tolist()):
-            if ready.aborted[i]:
-                continue
-            observation = self._observation(row)
-            builder = self._builders.get(row)
-            if builder is None:
-                self._open(row, observation, info_of(ready.infos, i))
-                continue
-            taken = ready.rewards[i, : ready.num_steps[i]]
-            builder.advance(taken, bool(ready.success[i]))
-            if self._sinks:
-                frames = {name: per_row[i] for name, per_row in ready.frames.items()}
-                actions = {name: array[: len(taken)] for name, array in self._sent[row].items()}
-                ends = bool(ready.success[i]), bool(ready.ended[i])
-                steps = Steps(observation, frames, actions, taken, *ends)
-                for sink in self._sinks:
-                    sink.advance(row, steps)
+        for i in np.flatnonzero(is_new).tolist():
+            self._open(int(ready.rows[i]), info_of(ready.infos, i) if ready.infos else {})
+        if not len(moved):
+            return
+        part = slice(None) if len(moved) == len(ready) else moved
+        self._books.advance(ready.rows[part], ready.rewards[part], ready.num_steps[part], ready.success[part])
+        if self._sinks:
+            for i in moved.tolist():
+                self._show_steps(ready, i)
 
-    def _open(self, row: int, observation: Mapping[str, np.ndarray], info: dict[str, Any]) -> None:
+    def _open(self, row: int, info: dict[str, Any]) -> None:
         """Begin the books of an episode whose first observation has arrived."""
-        episode = self._turns[row].episode
+        episode = self._books.turns[row].episode
         text = text_of(episode, info, self.envs.simulator_spec.tasks, self.config.vary_descriptions)
-        self._builders[row] = EpisodeBuilder(episode, text, info, self.config.keep)
+        self._books.open(row, text, info)
         for judge in self._judges:
-            judge.begin(row, observation)
+            judge.begin(row, self._observation(row))
         for sink in self._sinks:
-            sink.begin(row, episode, text, observation)
+            sink.begin(row, episode, text, self._observation(row))
 
-    def _add_rewards(self, ready: Chunk, moved: Sequence[int]) -> None:
+    def _show_steps(self, ready: Chunk, i: int) -> None:
+        """Tell the sinks what a row has done."""
+        row = int(ready.rows[i])
+        taken = ready.rewards[i, : ready.num_steps[i]]
+        frames = {name: per_row[i] for name, per_row in ready.frames.items()}
+        actions = {name: array[: len(taken)] for name, array in self._sent[row].items()}
+        ends = bool(ready.success[i]), bool(ready.ended[i])
+        steps = Steps(self._observation(row), frames, actions, taken, *ends)
+        for sink in self._sinks:
+            sink.advance(row, steps)
+
+    def _add_rewards(self, ready: Chunk, moved: np.ndarray) -> None:
         """Add what the hooks give to the last step that each row took."""
-        rows = [int(ready.rows[i]) for i in moved]
+        rows, books = ready.rows[moved], self._books
         last = ready.num_steps[moved] - 1
-        builders = [self._builders[row] for row in rows]
         scene = Scene(
             {name: array[rows] for name, array in self._fields.items()},
-            [builder.text for builder in builders],
-            [builder.id for builder in builders],
-            np.array([builder.steps for builder in builders]) + last + 1,
+            books.texts[rows].tolist(),
+            books.ids[rows].tolist(),
+            books.steps[rows] + last + 1,
             ready.ended[moved],
             ready.success[moved],
         )
         for judge in self._judges:
-            ready.rewards[moved, last] += judge.judge(rows, scene)
+            ready.rewards[moved, last] += judge.judge(rows.tolist(), scene)
 
     def _finish_ended(self, schedule: Schedule[Episode], ready: Chunk) -> Iterator[Episode]:
         """Close the books of rows whose episode is over; those whose worker died play it again."""
-        for i in np.flatnonzero(ready.ended).tolist():
-            row = int(ready.rows[i])
-            turn = self._turns.pop(row)
-            builder = self._builders.pop(row, None)
-            self._queues.clear(row)
-            if ready.aborted[i]:
-                self._tell_end(row, None)
-                schedule.retry(turn, str(info_of(ready.infos, i).get("failure", "")))
-                continue
-            assert builder is not None
-            ends = bool(ready.terminated[i]), bool(ready.truncated[i])
-            episode = builder.finish(self._observation(row), *ends, info_of(ready.infos, i), turn.attempts)
+        books, ended = self._books, np.flatnonzero(ready.ended)
+        self._queues.clear(ready.rows[ended])
+        infos = {i: info_of(ready.infos, i) if ready.infos else {} for i in ended.tolist()}
+        sound = ended[~ready.aborted[ended]]
+        told = [infos[i] for i in sound.tolist()]
+        played = iter(
+            books.finish(ready.rows[sound], self._fields, ready.terminated[sound], ready.truncated[sound], told)
+        )
+        for i, row in zip(ended.tolist(), ready.rows[ended].tolist(), strict=True):
+            turn, episode = books.turns[row], None if ready.aborted[i] else next(played)
             self._tell_end(row, episode)
-            yield from schedule.finish(turn, episode)
+            books.free(row)
+            if episode is None:
+                schedule.retry(turn, str(infos[i].get("failure", "")))
+            else:
+                yield from schedule.finish(turn, episode)
 
-    def _infer(self, rows: Sequence[int]) -> None:
+    def _infer(self, rows: np.ndarray) -> None:
         """Ask the policy for these rows and fill their queues."""
-        builders = [self._builders[row] for row in rows]
-        index: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] + 1 == len(rows) else list(rows)
+        books = self._books
         observations = Observations(
-            {name: array[index] for name, array in self._fields.items()},
-            [builder.text for builder in builders],
-            [builder.id for builder in builders],
-            np.array([builder.steps for builder in builders], np.int64),
+            books.look(self._fields, rows), books.texts[rows].tolist(), books.ids[rows].tolist(), books.steps[rows]
         )
         began = time.perf_counter()
         chunk = self.policy.act(observations)
         spent = time.perf_counter() - began
         self.times.policy += spent
-        self.times.overlap += spent if self._out else 0.0
+        self.times.overlap += spent if self._out.any() else 0.0
         if len(chunk) != len(rows):
             raise RolloutError(f"the policy gave {len(chunk)} chunks of actions for {len(rows)} rows")
-        for i, (row, builder) in enumerate(zip(rows, builders, strict=True)):
-            builder.decide(self._observation(row), chunk.rows(slice(i, i + 1)))
+        books.decide(rows, chunk)
         self._queues.push(rows, chunk, self.config.replan_horizon)
 
-    def _send(self, rows: Sequence[int]) -> None:
+    def _send(self, rows: np.ndarray) -> None:
         """Send rows their next actions."""
-        if not rows:
+        if not len(rows):
             return
         limit = min(self.config.steps_per_call or self.envs.config.max_chunk, self.envs.config.max_chunk)
         actions, lengths = self._queues.pop(rows, limit)
         self.envs.send(rows, nest(actions), lengths, cameras=self.cameras)
-        self._out.update(rows)
+        self._out[rows] = True
         if self._sinks:
-            self._sent.update({row: {name: array[i] for name, array in actions.items()} for i, row in enumerate(rows)})
+            for i, row in enumerate(rows.tolist()):
+                self._sent[row] = {name: array[i] for name, array in actions.items()}
 
     # -- whose turn it is ---------------------------------------------------------------------------------------------
 
     def _batch(self) -> int:
         """How many rows the policy serves at once."""
-        playing = len(self._turns)
+        playing = int(np.count_nonzero(self._books.playing))
         wanted = self.config.min_rows or math.ceil(playing / self.config.pipeline_stage_num)
         return max(1, min(wanted, playing))
 
-    def _next_batch(self) -> list[int]:
+    def _next_batch(self) -> np.ndarray:
         """Take the rows that have waited longest: one stage, so that it simulates while the next is served."""
         count = len(self._hungry) if self.envs.lockstep else self._batch()
         batch, self._hungry = self._hungry[:count], self._hungry[count:]
-        return sorted(batch)
+        return np.sort(batch)
 
     def _is_time_to_infer(self) -> bool:
         """Tell whether the policy has enough rows, or would wait in vain for more."""
-        if not self._hungry:
+        if not len(self._hungry):
             return False
-        return len(self._hungry) >= self._batch() or not self._out or self.envs.lockstep
+        return len(self._hungry) >= self._batch() or not self._out.any() or self.envs.lockstep
 
-    def _rows_with_actions(self, ready: Chunk) -> list[int]:
+    def _rows_with_actions(self, ready: Chunk) -> np.ndarray:
         """Return rows that go on with what they have; note those that have nothing left."""
-        live = ready.rows[~ready.ended].tolist()
-        empty = self._queues.empty(live)
-        self._hungry += empty
-        hungry = set(empty)
-        return [row for row in live if row not in hungry]
-
-    def _free_rows(self) -> list[int]:
-        return [row for row in range(self.envs.num_envs) if row not in self._turns]
+        live = ready.rows[~ready.ended]
+        is_empty = self._queues.is_empty(live)
+        self._hungry = np.concatenate([self._hungry, live[is_empty]])
+        return live[~is_empty]
 
     def _watched_cameras(self, hooks: Sequence[RewardHook]) -> tuple[str, ...] | None:
         """Return the cameras that the policy, the hooks and the sinks look through; None: all."""
@@ -321,7 +329,7 @@ class Runner:
             watched += [camera for camera in cameras if camera not in watched]
         return tuple(watched)
 
-    def _seen_fields(self) -> dict[str, np.ndarray]:
+    def _seen_fields(self) -> dict[str, Array]:
         """Return views of all rows' observations, without images that nobody looks at."""
         spec = self.envs.simulator_spec.observations
         unseen = {
@@ -331,7 +339,7 @@ class Runner:
         }
         return {name: array for name, array in flatten(self.envs.observations).items() if name not in unseen}
 
-    def _observation(self, row: int) -> dict[str, np.ndarray]:
+    def _observation(self, row: int) -> dict[str, Array]:
         return {name: array[row] for name, array in self._fields.items()}
 
     def _tell_end(self, row: int, episode: Episode | None) -> None:
@@ -340,13 +348,11 @@ class Runner:
 
     def _abandon(self) -> None:
         """Forget what is under way, as after an error or when enough episodes are in."""
-        for row in sorted(self._builders):
+        for row in np.flatnonzero(self._books.begun).tolist():
             self._tell_end(row, None)
-        self._turns.clear()
-        self._builders.clear()
-        self._hungry.clear()
-        self._out.clear()
-        self._queues = ActionQueues(self.envs.num_envs)
+        count = self.envs.num_envs
+        self._books, self._queues = Books(count, self.config.keep), ActionQueues(count)
+        self._hungry, self._out[:] = self._hungry[:0], False
         self.envs.abandon()
 
 

@@ -14,7 +14,7 @@ _KEYS = ("descriptions", "task_description", "language_instruction")
 
 def text_of(episode: EpisodeId, info: Mapping[str, Any], tasks: Sequence[Task], vary: bool = False) -> str:
     """Return the task in words: as the simulator puts it at the start of the episode, else from its spec."""
-    for key in _KEYS:
+    for key in _KEYS if info else ():
         said = info.get(key)
         if isinstance(said, str) and said:
             return said

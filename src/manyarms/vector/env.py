@@ -259,11 +259,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self.profiler:
             self._sent_at[rows] = time.perf_counter()
 
-    def recv(self, min_rows: int = 1, timeout: float | None = None) -> Chunk:
+    def recv(self, min_rows: int = 1, timeout: float | None = None, *, observe: bool = True) -> Chunk:
         """Wait until at least `min_rows` rows are done (fewer when fewer are under way) and return all that are.
 
         Observations of neighbouring rows are views of the shared memory, valid until the row is sent again. When
-        `timeout` seconds pass first, what is ready is returned, which may be nothing.
+        `timeout` seconds pass first, what is ready is returned, which may be nothing. With ``observe=False`` the chunk
+        comes without observations, for who reads `observations`.
         """
         self._check_open()
         if min_rows < 1:
@@ -275,9 +276,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         lengths = self._control[done, w.NUM_ACTIONS]
         steps = status[:, w.NUM_STEPS]
         if not self._engine.aborted and not status[:, w.NUM_STEPS + 1 :].any() and steps.tolist() == lengths.tolist():
-            return self._results.plain_chunk(done, steps, int(lengths.max(initial=1)), False, timing)
+            return self._results.plain_chunk(done, steps, int(lengths.max(initial=1)), False, timing, observe)
         length = min(int(lengths[status[:, w.WAS_RESET] == 0].max(initial=1)), self.config.max_chunk)
-        chunk = self._results.chunk(done, length, False, timing)
+        chunk = self._results.chunk(done, length, False, timing, observe)
         self._engine.note_ends(done[chunk.ended & ~chunk.aborted].tolist())
         return chunk
 

@@ -45,7 +45,9 @@ class ResultReader:
         """Return a copy of one row's observation."""
         return nest({name: view[row].copy() for name, view in self._views.items()})
 
-    def chunk(self, rows: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None) -> Chunk:
+    def chunk(
+        self, rows: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None, observe: bool = True
+    ) -> Chunk:
         """Return what `rows` brought back, of chunks of at most `length` actions."""
         status = self._engine.settle(rows)
         infos = self.infos(rows, status)
@@ -55,7 +57,7 @@ class ResultReader:
             infos = add_info(infos, {"failure": reason}, i, len(rows))
         return Chunk(
             rows=rows,
-            observations=self._some(rows, copy),
+            observations=self._some(rows, copy) if observe else None,
             rewards=self._chunk_rewards(rows, steps, length),
             num_steps=steps,
             terminated=status[:, w.TERMINATED] != 0,
@@ -68,13 +70,19 @@ class ResultReader:
         )
 
     def plain_chunk(
-        self, rows: np.ndarray, steps: np.ndarray, length: int, copy: bool | None, timing: ChunkTiming | None
+        self,
+        rows: np.ndarray,
+        steps: np.ndarray,
+        length: int,
+        copy: bool | None,
+        timing: ChunkTiming | None,
+        observe: bool = True,
     ) -> Chunk:
         """Return what `rows` brought back when each ran so many steps and has nothing else to tell."""
         nothing = np.zeros((4, len(rows)), bool)
         return Chunk(
             rows=rows,
-            observations=self._some(rows, copy),
+            observations=self._some(rows, copy) if observe else None,
             rewards=self._chunk_rewards(rows, steps, length),
             num_steps=steps,
             terminated=nothing[0],
