@@ -34,6 +34,16 @@ def take(array: Array, index: np.ndarray, out: Array | None = None) -> Array:
     return torch.index_select(array, 0, torch.as_tensor(index, device=array.device), out=out)
 
 
+def put(array: Array, index: np.ndarray, rows: Array) -> None:
+    """Write rows to some places."""
+    if isinstance(array, np.ndarray):
+        array[index] = rows
+    else:
+        import torch
+
+        array.index_copy_(0, torch.as_tensor(index, device=array.device), rows)
+
+
 def concatenate(arrays: Sequence[Array]) -> Array:
     """Join arrays along their first axis; a single one is returned as it is."""
     if len(arrays) == 1:
@@ -66,7 +76,7 @@ def padded(array: Array, length: int) -> Array:
 
 def to_numpy(array: Array) -> np.ndarray:
     """Return an array on the CPU, as NumPy's."""
-    return array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
+    return np.asarray(array) if isinstance(array, np.ndarray | np.generic) else array.detach().cpu().numpy()
 
 
 def to_tensor(array: Array, device: torch.device | str) -> torch.Tensor:
@@ -78,4 +88,4 @@ def to_tensor(array: Array, device: torch.device | str) -> torch.Tensor:
     return torch.as_tensor(array).to(device, non_blocking=True)
 
 
-__all__ = ["Array", "concatenate", "empty", "padded", "stack", "take", "to_numpy", "to_tensor"]
+__all__ = ["Array", "concatenate", "empty", "padded", "put", "stack", "take", "to_numpy", "to_tensor"]

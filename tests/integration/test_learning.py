@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ from manyarms.policies import make_policy
 from manyarms.policies.network import NetworkPolicy
 from manyarms.policies.trainable import Batched
 from manyarms.reporting.recording import RecordedEpisode
-from manyarms.rollout import Episode, Runner, RunnerConfig
+from manyarms.rollout import Episode, Runner, RunnerConfig, books
+from manyarms.rollout.episode import Column, Picked
 from standins import Walker
 
 
@@ -283,7 +285,25 @@ def test_observations_of_episodes_line_up_with_their_decisions() -> None:
     assert len(final) == 5
     assert seen.steps[0] == 0
     assert final.steps.tolist() == [episode.length for episode in episodes]
-    np.testing.assert_array_equal(seen.fields["clock"], seen.steps)
+    order = np.random.default_rng(0).permutation(len(seen))
+    some = seen.rows(order)
+    np.testing.assert_array_equal(some.fields["clock"], seen.steps[order])
+    assert some.texts == [seen.texts[i] for i in order]
+
+
+def test_decisions_that_lie_apart_are_put_together_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(books, "_DECISIONS_PER_ROW", 1)
+    monkeypatch.setattr(books, "_SEGMENT_BYTES", 0)  # as many segments as decisions
+    _, episodes = played(5)
+    assert len(cast(Picked, episodes[0].observations).parts) > 1
+    copies = [pickle.loads(pickle.dumps(episode)) for episode in episodes]  # these hold their arrays themselves
+    everything = np.arange(sum(len(episode.num_steps) for episode in episodes))
+    for apart, whole in zip(Column.of(episodes), Column.of(copies), strict=True):
+        assert apart.keys() == whole.keys()
+        for name in apart:
+            assert isinstance(whole[name], np.ndarray)
+            np.testing.assert_array_equal(apart[name][everything[::-1]], whole[name][::-1])
+            assert apart[name].shape == whole[name].shape
 
 
 def test_minibatches_cover_everything_once_and_follow_their_seed() -> None:

@@ -402,8 +402,8 @@ def test_what_ranks_gather_is_the_same_and_each_finds_its_own_in_it() -> None:
     found = []
     for length in lengths:
         one = episode(rng.normal(size=(length, 2)).tolist(), [2] * (length - 1) + [1], rng.normal(size=length))
-        one.extras.update(chosen=rng.normal(size=(length, 2, 1)), log_probs=rng.normal(size=(length, 2, 1)))
-        found.append(one)
+        numbers = {name: rng.normal(size=(length, 2, 1)) for name in ("chosen", "log_probs")}
+        found.append(replace(one, extras={**one.extras, **numbers}))
     alone = gather(list(enumerate(found)), np.arange(4.0), 9, Ranks())
     shares = [[(0, found[0]), (3, found[3])], [(1, found[1]), (2, found[2])]]
     told: list[Any] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from manyarms.algorithms.base import Episodes, Targets
+from manyarms.arrays import Array, stack, to_numpy, to_tensor
 from manyarms.errors import ConfigError
 from manyarms.learning.ranks import Ranks
 from manyarms.policies.base import Observations
 from manyarms.rollout import Episode
+from manyarms.rollout.episode import Column
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,18 @@ class Layout:
 
 @dataclass(frozen=True)
 class Samples:
-    """N decisions of this rank: what was seen, what was chosen, and how good it was."""
+    """N decisions of this rank: what was seen, what was chosen, and how good it was.
+
+    What episodes hold stays where it is: arrays are `Column`s, put together row by row as a minibatch asks for them.
+    """
 
     observations: Observations
-    chosen: np.ndarray  # [N, K, …]
-    log_probs: np.ndarray  # [N, K, A], of the policy that acted
+    chosen: Array  # [N, K, …]
+    log_probs: Array  # [N, K, A], of the policy that acted
     mask: np.ndarray  # [N, K], 1 where an action was executed
     advantages: np.ndarray  # [N], or [N, K] where every action has its own
     returns: np.ndarray | None = None  # like values
-    values: np.ndarray | None = None  # [N] or [N, K], estimates when it acted
+    values: Array | None = None  # [N] or [N, K], estimates when it acted
     old_log_probs: np.ndarray | None = None  # like log_probs, of the policy that the update begins with; None: the same
 
     def __len__(self) -> int:
@@ -87,7 +92,7 @@ class Samples:
         """Return what a loss needs of them, on a device."""
         names = ("mask", "advantages", "log_probs", "old_log_probs", "values", "returns")
         arrays = {name: getattr(self, name) for name in names}
-        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items() if array is not None}
+        return {name: to_tensor(array, device) for name, array in arrays.items() if array is not None}
 
     def without_effect(self) -> Samples:
         """Return the same decisions as if no action had been executed: their loss and its gradient are 0."""
@@ -99,11 +104,11 @@ class Samples:
         return Layout(np.full(len(self), ranks.rank), self.mask.sum(1), ranks)
 
 
-def observations_of(episodes: Sequence[Episode]) -> Observations:
+def observations_of(episodes: Sequence[Episode], fields: Mapping[str, Array] | None = None) -> Observations:
     """Return what was seen before every decision of some episodes, one after the other."""
     steps = [np.cumsum(episode.num_steps) - episode.num_steps for episode in episodes]
     return Observations(
-        {name: np.concatenate([e.observations[name] for e in episodes]) for name in episodes[0].observations},
+        Column.of(episodes)[0] if fields is None else fields,
         [episode.text for episode in episodes for _ in episode.num_steps],
         [episode.id for episode in episodes for _ in episode.num_steps],
         np.concatenate(steps),
@@ -113,7 +118,7 @@ def observations_of(episodes: Sequence[Episode]) -> Observations:
 def final_observations_of(episodes: Sequence[Episode]) -> Observations:
     """Return what was seen after the last action of each episode."""
     return Observations(
-        {name: np.stack([e.final_observation[name] for e in episodes]) for name in episodes[0].final_observation},
+        {name: stack([e.final_observation[name] for e in episodes]) for name in episodes[0].final_observation},
         [episode.text for episode in episodes],
         [episode.id for episode in episodes],
         np.array([episode.length for episode in episodes]),
@@ -159,7 +164,7 @@ def gather(
     """Exchange rewards, masks, values and endings of all ranks' episodes; `own` have their places in the schedule."""
     finals = [None] * len(own) if final_values is None else final_values.tolist()
     mine = [
-        (place, e.rewards, e.num_steps, e.extras.get("values"), final, e.terminated, e.success)
+        (place, e.rewards, e.num_steps, _values_of(e), final, e.terminated, e.success)
         for (place, e), final in zip(own, finals, strict=True)
     ]
     found = [(one, rank) for rank, part in enumerate(ranks.gather(mine)) for one in part]
@@ -176,6 +181,10 @@ def gather(
         None if final[0] is None else np.array(final),
     )
     return Gathered(episodes, np.array([rank for _, rank in found]), np.array([len(part) for part in steps]), ranks)
+
+
+def _values_of(episode: Episode) -> np.ndarray | None:
+    return to_numpy(episode.extras["values"]) if "values" in episode.extras else None
 
 
 def _padded(parts: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -197,8 +206,7 @@ def samples_from(gathered: Gathered, targets: Targets, own: Sequence[Episode], f
             do="use mlp, pixel, pi0 or openvla_oft",
         )
 
-    def extra(name: str) -> np.ndarray:
-        return np.concatenate([episode.extras[name] for episode in episodes])
+    fields, extras = Column.of(episodes)
 
     def taught(x: np.ndarray) -> np.ndarray:
         mine = gathered.per_decision(x)[gathered.layout.is_own] if own else np.zeros((len(mask), *x.shape[2:]))
@@ -206,13 +214,13 @@ def samples_from(gathered: Gathered, targets: Targets, own: Sequence[Episode], f
 
     mask = np.concatenate([episode.mask for episode in episodes]).astype(np.float32)
     return Samples(
-        observations=observations_of(episodes),
-        chosen=extra("chosen"),
-        log_probs=extra("log_probs"),
+        observations=observations_of(episodes, fields),
+        chosen=extras["chosen"],
+        log_probs=extras["log_probs"],
         mask=mask,
         advantages=taught(targets.advantages),
         returns=None if targets.returns is None else taught(targets.returns),
-        values=extra("values") if "values" in episodes[0].extras else None,
+        values=extras.get("values"),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from manyarms.arrays import Array, concatenate, padded, take, to_numpy
+from manyarms.arrays import Array, concatenate, empty, padded, put, take, to_numpy
 from manyarms.vector import EpisodeId
 
 
@@ -147,6 +147,57 @@ class Episode:
 
 def _num_bytes(arrays: Mapping[str, Array]) -> int:
     return arrays.nbytes if isinstance(arrays, Picked) else sum(array.nbytes for array in arrays.values())
+
+
+class Column:
+    """One array over the decisions of many episodes: ``column[index]`` puts rows [N, …] together, wherever they lie."""
+
+    def __init__(self, arrays: Sequence[Array], which: np.ndarray, places: np.ndarray) -> None:
+        """Decision i is the row `places[i]` of ``arrays[which[i]]``."""
+        self._arrays, self._which, self._places = arrays, which, places
+
+    def __getitem__(self, index: Any) -> Array:
+        which, places = self._which[index], self._places[index]
+        used = np.unique(which).tolist()
+        if len(used) == 1:
+            return take(self._arrays[used[0]], places)
+        found = empty(self._arrays[0], len(places))
+        for i in used:
+            here = np.flatnonzero(which == i)
+            put(found, here, take(self._arrays[i], places[here]))
+        return found
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self), *self._arrays[0].shape[1:])
+
+    @staticmethod
+    def of(episodes: Sequence[Episode]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return observations and extras of every decision of some episodes, one after the other.
+
+        Nothing is copied of episodes that were played here; what has come from elsewhere is joined.
+        """
+        picked = [episode.observations for episode in episodes if isinstance(episode.observations, Picked)]
+        if len(picked) < len(episodes):
+            return _joined([e.observations for e in episodes]), _joined([e.extras for e in episodes])
+        parts = [part for one in picked for part in one.parts]
+        segments = list({id(segment): segment for segment, _ in parts}.values())
+        number = {id(segment): i for i, segment in enumerate(segments)}
+        which = np.repeat([number[id(segment)] for segment, _ in parts], [len(places) for _, places in parts])
+        places = np.concatenate([places for _, places in parts])
+
+        def columns(kind: str) -> dict[str, Any]:
+            names = getattr(segments[0], kind)
+            return {name: Column([getattr(one, kind)[name] for one in segments], which, places) for name in names}
+
+        return columns("observations"), columns("extras")
+
+
+def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 @dataclass(frozen=True)
