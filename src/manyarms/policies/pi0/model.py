@@ -59,7 +59,7 @@ def embedded(model: Any, inputs: Inputs) -> tuple[Tensor, Tensor]:
     patches = images.shape[1]
     images = images.reshape(rows, cameras * patches, -1)
     # Gemma scales the embeddings of words, but not those of images, by √hidden.
-    words = table(inputs.tokens) * math.sqrt(table.embedding_dim)
+    words = run_of(table, _look_up)(inputs.tokens) * math.sqrt(table.embedding_dim)
     mask = torch.cat([inputs.image_mask.repeat_interleave(patches, 1), inputs.token_mask], 1)
     return torch.cat([images.to(words.dtype), words], 1), mask
 
@@ -74,7 +74,7 @@ def prefix_of(model: Any, inputs: Inputs, *, features: bool = False, remat: bool
     for index, layer in enumerate(language.layers):
         # Of the last layer nothing but keys and values is ever looked at, unless features are wanted.
         whole = index < last or features
-        x, key, value = _called(run_of(layer), remat, x, turns, None, mask[:, None, None, :], whole)
+        x, key, value = _called(run_of(layer, _layer), remat, x, turns, None, mask[:, None, None, :], whole)
         keys.append(key)
         values.append(value)
     pooled = None
@@ -100,7 +100,7 @@ def velocities(
     mask = suffix_mask(prefix.mask, groups, horizon)
     for index, layer in enumerate(expert.layers):
         past = (prefix.keys[index], prefix.values[index])
-        x, _, _ = _called(run_of(layer), remat, x, turns, past, mask, True)
+        x, _, _ = _called(run_of(layer, _layer), remat, x, turns, past, mask, True)
     found = expert.norm(x).unflatten(1, (groups, 1 + horizon))[:, :, 1:]
     return model.action_out_proj(found).float(), found
 
@@ -163,18 +163,23 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
     return found.transpose(1, 2).flatten(2)
 
 
-def run_of(layer: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """Return what runs a layer: where it lies in shards, its method `run`, before which FSDP gathers its weights."""
-    return getattr(layer, "run", None) or partial(_layer, layer)
+def run_of(part: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs a part: in shards its method `run`, before which FSDP gathers its weights, else `function`."""
+    return getattr(part, "run", None) or partial(function, part)
 
 
 def in_shards(model: Any) -> list[Any]:
-    """Return the parts whose weights are gathered one at a time; layers of Gemma get a method `run`."""
+    """Return the parts whose weights are gathered one at a time; those that are not called as modules get a `run`."""
     vlm = model.model.vlm
-    layers = [*vlm.language_model.layers, *model.model.dit.layers]
-    for layer in layers:
-        layer.run = MethodType(_layer, layer)
-    return [vlm.language_model.embed_tokens, *vision_tower(model).encoder.layers, *layers]
+    table, layers = vlm.language_model.embed_tokens, [*vlm.language_model.layers, *model.model.dit.layers]
+    for part, function in ((table, _look_up), *((layer, _layer) for layer in layers)):
+        part.run = MethodType(function, part)
+    return [table, *vision_tower(model).encoder.layers, *layers]
+
+
+def _look_up(table: Any, tokens: Tensor) -> Tensor:
+    """Return the rows of a table; as a module, that of some versions of transformers scales them, of others not."""
+    return functional.embedding(tokens, table.weight)
 
 
 def _layer(
