@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from manyarms import EpisodeId
+from manyarms.arrays import to_numpy
 from manyarms.policies import ActionChunk, Observations
 from manyarms.policies.noise import normal
 from manyarms.rollout import Episode
+from manyarms.simulators.base import Simulator
+from manyarms.vector import VectorConfig
+from manyarms.vector.chunk import Chunk
 
 
 class Swaying:
@@ -28,6 +33,63 @@ class Swaying:
         noise = normal(1, observations, (self.chunk, self.width))
         actions = np.tanh(seen[:, None, :] * 0.3 + noise).astype(np.float32)
         return ActionChunk.of(actions, log_probs=noise.sum(-1), values=seen[:, 0].astype(np.float64))
+
+
+class TensorRows:
+    """A vector environment in this process whose observations are tensors, as those of a simulator on a GPU."""
+
+    lockstep = False
+
+    def __init__(self, make: Callable[[], Simulator], num_envs: int, limit: int) -> None:
+        self.num_envs, self._limit = num_envs, limit
+        self.config = VectorConfig(num_envs, max_episode_steps=limit)
+        self._simulators = [make() for _ in range(num_envs)]
+        self.simulator_spec = self._simulators[0].spec
+        self.row_tasks = [tuple(task.name for task in self.simulator_spec.tasks)] * num_envs
+        layout = self.simulator_spec.layout()
+        self._shared = {name: np.zeros((num_envs, *f.shape), f.dtype) for name, f in layout.items()}
+        self.observations = {name: torch.from_numpy(array) for name, array in self._shared.items()}
+        self._steps = np.zeros(num_envs, np.int64)
+        self._waiting: dict[int, Any] = {}
+
+    def begin(self, rows: Any, episodes: Sequence[EpisodeId], *, cameras: Any = None) -> None:
+        for row, episode in zip(rows, episodes, strict=True):
+            self._simulators[row].reset(episode.task, episode.seed, episode.init_state)
+            self._steps[row], self._waiting[row], self._cameras = 0, None, cameras
+
+    def send(self, rows: Any, actions: Any, lengths: Any, *, cameras: Any = None) -> None:
+        for i, row in enumerate(rows.tolist()):
+            assert isinstance(actions, torch.Tensor)
+            self._waiting[row] = actions[i, : lengths[i]].numpy().copy()
+
+    def recv(self, min_rows: int = 1, timeout: float | None = None, *, observe: bool = True) -> Chunk:
+        rows = sorted(self._waiting)[: max(min_rows, 1)]
+        found = [self._run(row, self._waiting.pop(row)) for row in rows]
+        longest = max([len(rewards) for rewards, *_ in found] + [1])
+        rewards = np.zeros((len(rows), longest))
+        for i, (own, *_) in enumerate(found):
+            rewards[i, : len(own)] = own
+        steps = np.array([len(own) for own, *_ in found])
+        success, terminated, truncated = (np.array([one[i] for one in found]) for i in (1, 2, 3))
+        return Chunk(
+            np.array(rows), None, rewards, steps, terminated, truncated, np.zeros(len(rows), bool), success, {}
+        )
+
+    def _run(self, row: int, actions: Any) -> tuple[list[float], bool, bool, bool]:
+        simulator, rewards, success, terminated, truncated = self._simulators[row], [], False, False, False
+        for action in () if actions is None else actions:
+            reward, won, terminated, cut = simulator.step(action)
+            rewards.append(reward)
+            self._steps[row] += 1
+            success, truncated = success or won, bool(cut) or self._steps[row] == self._limit
+            if terminated or truncated:
+                break
+        cameras = simulator.cameras if self._cameras is None else self._cameras  # type: ignore[attr-defined]
+        simulator.observe({name: array[row, ...] for name, array in self._shared.items()}, cameras)
+        return rewards, success, bool(terminated), bool(truncated)
+
+    def abandon(self) -> None:
+        self._waiting.clear()
 
 
 def played_alone(
@@ -94,7 +156,7 @@ def fingerprint(episodes: Sequence[Episode]) -> list[tuple[Any, ...]]:
             episode.terminated,
             episode.truncated,
             *(
-                (name, array.shape, array.tobytes())
+                (name, tuple(array.shape), to_numpy(array).tobytes())
                 for group in (episode.observations, episode.actions, episode.extras, contents(episode))
                 for name, array in sorted(group.items())
             ),

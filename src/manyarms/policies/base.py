@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from manyarms.arrays import Array, concatenate, to_numpy, to_tensor
 from manyarms.vector import EpisodeId
 
 
@@ -15,8 +16,11 @@ from manyarms.vector import EpisodeId
 class Observations:
     """What a policy sees of some rows, each somewhere in an episode."""
 
-    fields: Mapping[str, np.ndarray]
-    """Arrays [rows, …] by flat name (``robot/joints``); the only field of an unnamed observation is ``""``."""
+    fields: Mapping[str, Array]
+    """Arrays [rows, …] by flat name (``robot/joints``); the only field of an unnamed observation is ``""``.
+
+    NumPy's, or tensors on the device of a simulator that computes there.
+    """
     texts: Sequence[str]
     """What each row is told to do."""
     episodes: Sequence[EpisodeId]
@@ -30,12 +34,13 @@ class Observations:
 
     def rows(self, index: Sequence[int] | np.ndarray) -> Observations:
         """Return some of the rows."""
-        picked = [int(i) for i in index]
+        places = np.asarray(index, np.int64)
+        listed: list[int] = places.tolist()
         return Observations(
-            {name: array[picked] for name, array in self.fields.items()},
-            [self.texts[i] for i in picked],
-            [self.episodes[i] for i in picked],
-            self.steps[picked],
+            {name: array[places] for name, array in self.fields.items()},
+            [self.texts[i] for i in listed],
+            [self.episodes[i] for i in listed],
+            self.steps[places],
             self.fixed_shapes,
         )
 
@@ -44,22 +49,27 @@ class Observations:
         index = np.minimum(np.arange(max(size, len(self))), len(self) - 1)
         return replace(self if len(self) >= size else self.rows(index), fixed_shapes=True)
 
-    def with_fields(self, **fields: np.ndarray) -> Observations:
+    def with_fields(self, **fields: Array) -> Observations:
         """Return the same rows with fields replaced or added."""
         return replace(self, fields={**self.fields, **fields})
+
+    def like_these(self, array: Array) -> Array:
+        """Return an array of NumPy or a tensor as these rows are: a tensor on their device, or an array of NumPy."""
+        tensors = [field for field in self.fields.values() if not isinstance(field, np.ndarray)]
+        return to_tensor(array, tensors[0].device) if tensors else to_numpy(array)
 
 
 @dataclass(frozen=True)
 class ActionChunk:
     """K actions for each of R rows, and what learning needs to know about how they were chosen."""
 
-    actions: Mapping[str, np.ndarray]
+    actions: Mapping[str, Array]
     """Arrays [R, K, …] by flat name; a single array of actions is named ``""``."""
-    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    extras: Mapping[str, Array] = field(default_factory=dict)
     """Arrays [R, …] kept with the episode: ``log_probs`` [R, K, …], ``values`` [R], tokens, …"""
 
     @classmethod
-    def of(cls, actions: np.ndarray | Mapping[str, np.ndarray], **extras: np.ndarray) -> ActionChunk:
+    def of(cls, actions: Array | Mapping[str, Array], **extras: Array) -> ActionChunk:
         """Make a chunk of a plain array or of named ones."""
         return cls(dict(actions) if isinstance(actions, Mapping) else {"": actions}, extras)
 
@@ -83,8 +93,8 @@ def joined(chunks: Sequence[ActionChunk]) -> ActionChunk:
     """Put chunks of the same length under each other."""
     first = chunks[0]
     return ActionChunk(
-        {name: np.concatenate([chunk.actions[name] for chunk in chunks]) for name in first.actions},
-        {name: np.concatenate([chunk.extras[name] for chunk in chunks]) for name in first.extras},
+        {name: concatenate([chunk.actions[name] for chunk in chunks]) for name in first.actions},
+        {name: concatenate([chunk.extras[name] for chunk in chunks]) for name in first.extras},
     )
 
 

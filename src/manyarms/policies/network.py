@@ -148,8 +148,8 @@ class NetworkPolicy(TrainablePolicy):
         values = self._values(features, inputs)
         if values is not None:
             extras["values"] = values
-        actions = self.to_simulator(self.head.decode(chosen))
-        return ActionChunk.of(actions, **{name: t.cpu().numpy() for name, t in extras.items()})
+        actions = observations.like_these(self.to_simulator(self.head.decode(chosen)))
+        return ActionChunk.of(actions, **{name: observations.like_these(t) for name, t in extras.items()})
 
     # -- learning -----------------------------------------------------------------------------------------------------
 

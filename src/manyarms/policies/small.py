@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from manyarms.arrays import to_tensor
 from manyarms.errors import ConfigError
 from manyarms.policies.base import Observations
 from manyarms.policies.network import NetworkConfig, NetworkPolicy, image_names, state_names
@@ -114,18 +115,19 @@ class MlpPolicy(NetworkPolicy):
         self._words = config.words
 
     def inputs(self, observations: Observations) -> dict[str, Tensor]:
-        return {"state": self._state(observations).to(self.offset.device)}
+        return {"state": self._state(observations)}
 
     def fit_normalisation(self, observations: Observations) -> None:
         _normalise([self.torso, self.critic_torso], self._state(observations))
 
     def _state(self, observations: Observations) -> Tensor:
-        state = _numbers(observations, self.names)
+        device = self.offset.device
+        state = _numbers(observations, self.names, device)
         if not self._words:
             return state
         # Scaled so that each number is about 1, as the others are once they are normalised.
         words = np.stack([hashed(text, self._words) for text in observations.texts]) * np.sqrt(self._words)
-        return torch.cat([state, torch.from_numpy(words.astype(np.float32))], 1)
+        return torch.cat([state, to_tensor(words.astype(np.float32), device)], 1)
 
 
 class PixelPolicy(NetworkPolicy):
@@ -148,19 +150,18 @@ class PixelPolicy(NetworkPolicy):
         device = self.offset.device
         images = []
         for name in self.images:
-            image = torch.from_numpy(np.ascontiguousarray(observations.fields[name])).to(device)
-            image = image.permute(0, 3, 1, 2).float().div_(255.0)
+            image = to_tensor(observations.fields[name], device).permute(0, 3, 1, 2).float().div_(255.0)
             images.append(functional.interpolate(image, (self._side, self._side), mode="area"))
         words = np.stack([hashed(text, self._words) for text in observations.texts])
         return {
             "images": torch.cat(images, 1) - 0.5,
-            "words": torch.from_numpy(words).to(device),
-            "state": _numbers(observations, self.names).to(device),
+            "words": to_tensor(words, device),
+            "state": _numbers(observations, self.names, device),
         }
 
     def fit_normalisation(self, observations: Observations) -> None:
         torsos = [torso for torso in (self.torso, self.critic_torso) if torso is not None]
-        _normalise([torso.state for torso in torsos], _numbers(observations, self.names))
+        _normalise([torso.state for torso in torsos], _numbers(observations, self.names, self.offset.device))
 
 
 def _normalise(torsos: Sequence[Any], state: Tensor) -> None:
@@ -169,11 +170,11 @@ def _normalise(torsos: Sequence[Any], state: Tensor) -> None:
             torso.normalise_by(state.to(torso.mean.device))
 
 
-def _numbers(observations: Observations, names: Sequence[str]) -> Tensor:
+def _numbers(observations: Observations, names: Sequence[str], device: torch.device) -> Tensor:
     """Return fields side by side: [rows, width]."""
     count = len(observations)
-    parts = [np.asarray(observations.fields[name], np.float32).reshape(count, -1) for name in names]
-    return torch.from_numpy(np.concatenate(parts, 1) if parts else np.zeros((count, 0), np.float32))
+    parts = [to_tensor(observations.fields[name], device).float().reshape(count, -1) for name in names]
+    return torch.cat(parts, 1) if parts else torch.zeros((count, 0), device=device)
 
 
 @lru_cache(maxsize=4096)

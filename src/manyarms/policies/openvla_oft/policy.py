@@ -128,8 +128,8 @@ class OpenVlaOftPolicy(TrainablePolicy):
         values = self._values(features)
         if values is not None:
             extras["values"] = values
-        actions = self._actions.to_simulator(self.head.decode(chosen).cpu().numpy())
-        return ActionChunk.of(actions, **{name: t.cpu().numpy() for name, t in extras.items()})
+        actions = observations.like_these(self._actions.to_simulator(self.head.decode(chosen).cpu().numpy()))
+        return ActionChunk.of(actions, **{name: observations.like_these(t) for name, t in extras.items()})
 
     def _fastest(self) -> Callable[..., Tensor]:
         """Return the pass that acting uses: on a GPU, a recording of it."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyarms.arrays import Array, to_numpy, to_tensor
 from manyarms.errors import ConfigError
 
 _PROMPT = "In: What action should the robot take to {}?\nOut:"
@@ -73,12 +74,12 @@ class Images:
             raise ConfigError(f"crop_area is {area}; a crop keeps more than 0 and at most all (1.0)")
         self._side, self._area, self._upside_down = side, area, upside_down
 
-    def __call__(self, cameras: Sequence[np.ndarray], device: torch.device) -> Tensor:
+    def __call__(self, cameras: Sequence[Array], device: torch.device) -> Tensor:
         """Take arrays [rows, height, width, 3] of uint8, one a camera; return [rows, 6 a camera, side, side]."""
         return torch.cat([self._camera(images, device) for images in cameras], 1)
 
-    def _camera(self, images: np.ndarray, device: torch.device) -> Tensor:
-        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(device).permute(0, 3, 1, 2).float()
+    def _camera(self, images: Array, device: torch.device) -> Tensor:
+        pixels = to_tensor(images, device).permute(0, 3, 1, 2).float()
         pixels = pixels.flip(-1, -2) if self._upside_down else pixels
         if pixels.shape[-2:] != (self._side, self._side):
             rows, columns = (_matrix("lanczos", n, self._side, device) for n in pixels.shape[-2:])
@@ -121,7 +122,7 @@ def crop(size: int, wanted: int, area: float) -> np.ndarray:
     return weights
 
 
-def states(fields: Sequence[np.ndarray], transform: Any) -> Tensor:
+def states(fields: Sequence[Array], transform: Any) -> Tensor:
     """Return numbers of some fields side by side, scaled to -1..1 [rows, width]."""
-    flat = np.concatenate([np.asarray(field, np.float64).reshape(len(field), -1) for field in fields], 1)
+    flat = np.concatenate([np.asarray(to_numpy(field), np.float64).reshape(len(field), -1) for field in fields], 1)
     return torch.from_numpy(transform.apply(flat))

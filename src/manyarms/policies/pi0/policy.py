@@ -98,7 +98,7 @@ class Pi0Policy(TrainablePolicy):
         explore = explore and self.explores
         inputs = self._seeing.inputs(observations, self.device)
         chain = self._drawn(observations, inputs, explore)
-        actions = self._seeing.to_simulator(chain[:, -1, : self.chunk], observations)
+        actions = observations.like_these(self._seeing.to_simulator(chain[:, -1, : self.chunk], observations))
         if not explore:
             return ActionChunk.of(actions)
         chosen = self._kept(observations, chain)
@@ -106,7 +106,7 @@ class Pi0Policy(TrainablePolicy):
         extras = {"chosen": chosen, "log_probs": found.log_probs}
         if found.values is not None:
             extras["values"] = found.values
-        return ActionChunk.of(actions, **{name: t.float().cpu().numpy() for name, t in extras.items()})
+        return ActionChunk.of(actions, **{name: observations.like_these(t.float()) for name, t in extras.items()})
 
     def _drawn(self, observations: Observations, inputs: Inputs, explore: bool) -> Tensor:
         """Return the chain from noise to actions, [R, S + 1, H, D]."""

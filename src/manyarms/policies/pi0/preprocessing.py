@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from manyarms.arrays import Array, to_numpy, to_tensor
 from manyarms.errors import ConfigError, did_you_mean
 from manyarms.policies.base import Observations
 from manyarms.policies.checkpoints import CheckpointFolder
@@ -154,14 +155,13 @@ class Preprocessing:
             torch.stack(images, 1), seen, tokens.to(device), mask.to(device), self._state(observations).to(device)
         )
 
-    def _image(self, field: np.ndarray, device: torch.device) -> Tensor:
-        image = torch.from_numpy(np.ascontiguousarray(field)).to(device)
-        return resized(image.permute(0, 3, 1, 2).float(), self._side)
+    def _image(self, field: Array, device: torch.device) -> Tensor:
+        return resized(to_tensor(field, device).permute(0, 3, 1, 2).float(), self._side)
 
     def _numbers(self, observations: Observations) -> np.ndarray:
         """Return the state as the simulator tells it, [R, S]."""
         count = len(observations)
-        parts = [np.asarray(observations.fields[name], np.float32).reshape(count, -1) for name in self.fields]
+        parts = [np.asarray(to_numpy(observations.fields[name]), np.float32).reshape(count, -1) for name in self.fields]
         return np.concatenate(parts, 1) if parts else np.zeros((count, 0), np.float32)
 
     def _state(self, observations: Observations) -> Tensor:
