@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ def _alike(rooms: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
     )
 
 
+def _fits(room: Array, array: Array, count: int) -> bool:
+    return isinstance(room, np.ndarray) and room.shape == (count, *array.shape[1:]) and room.dtype == array.dtype
+
+
 class Decisions:
     """What was seen and chosen, by the number of the decision, in segments that live as long as somebody needs them.
 
@@ -39,6 +44,8 @@ class Decisions:
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows
         self._segments: deque[Segment] = deque([Segment(0, 0)])
+        self._rooms: list[dict[str, Array]] = []
+        """Observations of all segments so far: those that nobody holds any more are written over."""
 
     def look(self, fields: Mapping[str, Array], rows: np.ndarray, oldest: int | None) -> dict[str, Array]:
         """Copy what rows show to where the next decisions will be; `oldest` is the first that any row still needs."""
@@ -60,9 +67,22 @@ class Decisions:
             self._segments.popleft()
         size = sum(array[:1].nbytes for array in fields.values())
         room = max(_DECISIONS_PER_ROW * self._num_rows, min(_SEGMENT_BYTES // max(size, 1), _MOST_DECISIONS))
-        segment = Segment(first, room, observations={name: empty(array, room) for name, array in fields.items()})
+        segment = Segment(first, room, observations=self._room(fields, room))
         self._segments.append(segment)
         return segment
+
+    def _room(self, fields: Mapping[str, Array], room: int) -> dict[str, Array]:
+        """Return room for observations: what was used before and is free again, for memory is slow when it is new."""
+        for used in self._rooms:
+            # Held by this list, by `used` and for the call itself; a view holds the array that it is of.
+            if getrefcount(used) == 3 and all(getrefcount(used[name]) == 2 for name in used):
+                if used.keys() == fields.keys() and all(_fits(used[name], fields[name], room) for name in used):
+                    return used
+                self._rooms.remove(used)
+                break
+        made = {name: empty(array, room) for name, array in fields.items()}
+        self._rooms.append(made)
+        return made
 
     def add(self, chunk: ActionChunk) -> int:
         """Keep what was chosen at what was looked at last; return the number of the first of these decisions."""
@@ -220,6 +240,11 @@ class Books:
                 )
             )
         return episodes
+
+    def clear(self) -> None:
+        """Forget all episodes."""
+        for row in np.flatnonzero(self.playing).tolist():
+            self.free(row)
 
     def free(self, row: int) -> None:
         """Forget a row's episode."""

@@ -350,8 +350,8 @@ class Runner:
         """Forget what is under way, as after an error or when enough episodes are in."""
         for row in np.flatnonzero(self._books.begun).tolist():
             self._tell_end(row, None)
-        count = self.envs.num_envs
-        self._books, self._queues = Books(count, self.config.keep), ActionQueues(count)
+        self._books.clear()
+        self._queues.clear(np.arange(self.envs.num_envs))
         self._hungry, self._out[:] = self._hungry[:0], False
         self.envs.abandon()
 
