@@ -17,7 +17,7 @@ import pytest
 import houses
 from machines import Machine, Mirror, serving
 from manyarms.doctor import simulators
-from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
+from manyarms.simulators.about import ABSENT, FAULT, OK, Row
 
 pytestmark = pytest.mark.slow
 

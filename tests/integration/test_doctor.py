@@ -28,10 +28,10 @@ from conftest import environment
 from manyarms.cli import doctor as command
 from manyarms.doctor import codecs, machine, rendering, simulators, strays
 from manyarms.doctor.examination import Check, Examination
-from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.doctor.stacks import Where, rlbench
 from manyarms.reporting import video
 from manyarms.simulators import graphics
+from manyarms.simulators.about import ABSENT, FAULT, OK, Row
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ def test_a_terminal_shows_a_table_and_commands_that_can_be_copied() -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     code = (
-        "import sys; from rich.console import Console; from manyarms.doctor.rows import Row\n"
+        "import sys; from rich.console import Console; from manyarms.simulators.about import Row\n"
         "from manyarms.cli.doctor import DoctorResult, draw\n"
         f"draw(DoctorResult({rows!r}), Console())"
     )

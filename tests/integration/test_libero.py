@@ -23,7 +23,7 @@ from manyarms.learning.settings import load
 from manyarms.simulators import registry
 from manyarms.simulators.base import SpecError
 from manyarms.simulators.libero.expert import Expert
-from manyarms.simulators.libero.suites import CAPS, Suites
+from manyarms.simulators.libero.tasks import CAPS, Suites
 from manyarms.testing import CHECKS, Subject
 from manyarms.vector import memory
 

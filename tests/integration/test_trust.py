@@ -27,7 +27,7 @@ from manyarms.policies.registry import find_policy
 from manyarms.reporting.recording import Recording
 from manyarms.simulators.behavior.options import Options as BehaviorOptions
 from manyarms.simulators.libero.options import Options as LiberoOptions
-from manyarms.simulators.libero.suites import SuiteTask
+from manyarms.simulators.libero.tasks import SuiteTask
 from manyarms.simulators.rlbench.options import Options as RLBenchOptions
 from manyarms.simulators.tabletop.simulator import Options as TabletopOptions
 from manyarms.vector.config import VectorConfig

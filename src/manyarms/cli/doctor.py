@@ -15,10 +15,10 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor import simulators
 from manyarms.doctor.examination import Check, Examination
-from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.errors import ConfigError, printable
 from manyarms.reporting.console import console_of, say
 from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.simulators.about import ABSENT, FAULT, OK, Row
 from manyarms.vector.config import find_interpreter
 
 

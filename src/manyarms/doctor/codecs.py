@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from manyarms.doctor.rows import Row, fault, ok
+from manyarms.simulators.about import Row, fault, ok
 
 _FRAMES = 8
 _FIX = "pip install --force-reinstall av"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from manyarms.doctor.processes import how_it_ended
-from manyarms.doctor.rows import Row, fault
+from manyarms.simulators.about import Row, fault
 from manyarms.vector.endings import has_ended, reap
 from manyarms.vector.keeper import Keeper, end_all
 

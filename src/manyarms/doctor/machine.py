@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from manyarms.doctor.processes import ask
-from manyarms.doctor.rows import Row, absent, fault, ok
+from manyarms.simulators.about import Row, absent, fault, ok
 from manyarms.vector.memory import available_bytes, pretty
 from manyarms.vector.topology import cpu_quota
 

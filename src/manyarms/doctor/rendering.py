@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 
 from manyarms.doctor.processes import Answer, ask
-from manyarms.doctor.rows import Row, absent, fault, ok
 from manyarms.errors import ManyarmsError
 from manyarms.simulators import graphics
+from manyarms.simulators.about import Row, absent, fault, ok
 from manyarms.vector.display import DisplayConfig, Displays
 
 #: A red ball before a black sky, drawn by MuJoCo with whichever library MUJOCO_GL names.

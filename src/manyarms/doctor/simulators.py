@@ -12,10 +12,10 @@ import numpy as np
 
 from manyarms import plugins
 from manyarms.doctor.processes import ask
-from manyarms.doctor.rows import FAULT, Row, absent, fault, ok
 from manyarms.doctor.stacks import Stack, Where, stack_of
 from manyarms.errors import ManyarmsError, StartError, UnknownName, did_you_mean
 from manyarms.simulators import registry
+from manyarms.simulators.about import FAULT, Row, absent, fault, ok
 from manyarms.vector import make_vec
 from manyarms.workers import main
 

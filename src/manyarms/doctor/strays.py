@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from manyarms.doctor.rows import Row, fault, ok
+from manyarms.simulators.about import Row, fault, ok
 from manyarms.vector.keeper import main_of, mark_of
 
 _WORKER = "manyarms.workers.main"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from manyarms.doctor.rows import Row
+from manyarms.simulators.about import Row
 
 
 @dataclass(frozen=True)

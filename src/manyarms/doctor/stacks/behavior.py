@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from manyarms.doctor.processes import ask
-from manyarms.doctor.rows import Row, absent, fault, ok
 from manyarms.doctor.stacks import Trial, Where
+from manyarms.simulators.about import Row, absent, fault, ok
 from manyarms.simulators.base import SpecError
 from manyarms.simulators.behavior import gpus
 from manyarms.simulators.behavior.releases import RELEASES, Release, release_of

@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 from manyarms.doctor.processes import ask
-from manyarms.doctor.rows import Row, absent, fault, ok
 from manyarms.doctor.stacks import Trial, Where
 from manyarms.errors import ManyarmsError
+from manyarms.simulators.about import Row, absent, fault, ok
 from manyarms.vector.xauthority import check_external
 
 _RIGHT_VERSION = "4.1.0"

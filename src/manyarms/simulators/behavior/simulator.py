@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base import Field, LockstepSimulator, Spec, SpecError, Start, StepResult, Task, UnknownTask, put
 from ..choices import take_options
-from . import challenge, stack
+from . import challenge, install
 from .config import CONTROL_RATE, configuration
 from .instances import Instances, put_robot, put_things, read, settle
 from .options import Options
@@ -53,15 +53,15 @@ class BehaviorSimulator(LockstepSimulator):
             raise SpecError("a process can hold one Isaac Sim: give rows_per_worker to have several scenes in it")
         self._rows = range(rows)
         self._limit = max_episode_steps or _HORIZON
-        data = stack.prepare()
-        self._warnings = stack.choose_gpu()
+        data = install.prepare()
+        self._warnings = install.choose_gpu()
         """What is to be told with the first observation."""
         with ExitStack() as undo:
-            self._app_data = stack.AppData()
+            self._app_data = install.AppData()
             undo.callback(self._app_data.leave)
-            self._og = stack.load()
+            self._og = install.load()
             release = release_of(self._og.__version__)
-            stack.check_isaac(release)
+            install.check_isaac(release)
             self._activity = self._named(task or _FIRST)
             self._description = description_of(self._activity, self.options.descriptions)
             self._senses = Senses(release)
@@ -85,7 +85,7 @@ class BehaviorSimulator(LockstepSimulator):
     @classmethod
     def foresee(cls, task: str = "", **options: Any) -> List[str]:
         cls._named(task or _FIRST)
-        return stack.missing()
+        return install.missing()
 
     @staticmethod
     def _named(name: str) -> str:
@@ -115,7 +115,7 @@ class BehaviorSimulator(LockstepSimulator):
 
     def _start(self, config: Dict[str, Any], release: Release) -> None:
         og, options = self._og, self.options
-        stack.set_macros(
+        install.set_macros(
             og,
             {
                 "HEADLESS": True,
@@ -130,13 +130,13 @@ class BehaviorSimulator(LockstepSimulator):
         if options.challenge_rules:
             challenge.set_rules(release)
         BehaviorSimulator._live = True
-        self._envs = stack.launch(
+        self._envs = install.launch(
             og,
             lambda: og.VectorEnvironment(len(self._rows), config),
             options.launch_attempts,
             options.launch_pause,
         )
-        self._can = stack.abilities(self._envs)
+        self._can = install.abilities(self._envs)
         self._partial = self._can.partial_reset if options.partial_reset is None else options.partial_reset
         if self._partial and not self._can.partial_reset:
             raise SpecError("this OmniGibson cannot reset single scenes (its reset has no env_indices)")
@@ -152,7 +152,7 @@ class BehaviorSimulator(LockstepSimulator):
     def _set_cameras(self, env: Any) -> None:
         width, height = self.options.size
         names = {camera: CAMERAS[camera] for camera in self.options.cameras}
-        for camera, sensor in stack.sensors_of(env.robots[0], names).items():
+        for camera, sensor in install.sensors_of(env.robots[0], names).items():
             if camera == "head":
                 sensor.horizontal_aperture = HEAD_APERTURE
             sensor.image_height, sensor.image_width = height, width

@@ -15,9 +15,9 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from ..base import SpecError
-from . import stack
+from . import install
 from .control import Stepper
-from .suites import SuiteTask
+from .tasks import SuiteTask
 
 #: The gripper open, the arm still.
 NO_OP = np.array([0.0] * 6 + [-1.0])
@@ -45,7 +45,7 @@ class Scene:
                 ignore_done=True,
             )
         except FileNotFoundError as error:
-            raise stack.MissingPart(
+            raise install.MissingPart(
                 "the assets of LIBERO lack something that %s needs: %s" % (task.name, error)
             ) from error
         env = self._env = self._control.env
@@ -64,7 +64,7 @@ class Scene:
         self._stepper: Optional[Stepper] = None
         self._exact = True
         self._check_steps()
-        stack.trim(api.mujoco)
+        install.trim(api.mujoco)
 
     def _check_steps(self) -> None:
         """See whether our steps equal robosuite's to the bit; they do not with versions of MuJoCo before 3.3."""

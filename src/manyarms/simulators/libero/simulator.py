@@ -13,12 +13,12 @@ import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
 from ..choices import take_options
-from . import stack
+from . import install
 from .expert import Expert
 from .options import CAMERAS, Options
 from .rendering import Renderer
 from .scene import NO_OP, Scene
-from .suites import SUITES, Suites, SuiteTask
+from .tasks import SUITES, Suites, SuiteTask
 
 #: As an episode's `init_state`: begin from a layout that the seed draws, not from a fixed state.
 _SAMPLED = "sampled"
@@ -58,12 +58,12 @@ class LiberoSimulator(Simulator):
         An episode is truncated after `max_episode_steps`, by default after as many as its suite is evaluated with.
         """
         self.options = take_options(Options, options)
-        backend = stack.prepare()
-        self._suites = Suites(stack.root())
+        backend = install.prepare()
+        self._suites = Suites(install.root())
         self._tasks = {found.name: found for found in find_tasks(self._suites, task, tasks)}
-        self._api = stack.load()
+        self._api = install.load()
         faithful = self.options.faithful
-        self._faithful = not stack.renders_in_software(backend) if faithful is None else faithful
+        self._faithful = not install.renders_in_software(backend) if faithful is None else faithful
         self._limit = max_episode_steps
         self._rng = np.random.default_rng()
         self._scenes: "OrderedDict[str, Scene]" = OrderedDict()
@@ -81,24 +81,24 @@ class LiberoSimulator(Simulator):
     @classmethod
     def list_tasks(cls) -> Dict[str, str]:
         """Return the suites, and where LIBERO is installed their tasks as well."""
-        return {**SUITES, **(Suites(stack.root()).in_words() if stack.is_installed() else {})}
+        return {**SUITES, **(Suites(install.root()).in_words() if install.is_installed() else {})}
 
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
         try:
-            find_tasks(Suites(stack.root()), task, tasks)
-        except stack.MissingPart as error:
+            find_tasks(Suites(install.root()), task, tasks)
+        except install.MissingPart as error:
             return [str(error)]
         return []
 
     @classmethod
     def preload(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> None:
         # Models are built without a graphics context, which would not survive a fork.
-        stack.prepare()
-        api = stack.load()
+        install.prepare()
+        api = install.load()
         kept = Options(**{name: value for name, value in options.items() if name == "keep_tasks"}).keep_tasks
-        for found in find_tasks(Suites(stack.root()), task, tasks)[:kept]:
-            if _prepared and not stack.has_memory(_SPARE_MEMORY):
+        for found in find_tasks(Suites(install.root()), task, tasks)[:kept]:
+            if _prepared and not install.has_memory(_SPARE_MEMORY):
                 break
             _prepared[found.name] = Scene(api, found)
 
@@ -117,7 +117,7 @@ class LiberoSimulator(Simulator):
         self._scene = self._scenes[name]
 
     def _has_room(self) -> bool:
-        return len(self._scenes) < self.options.keep_tasks and stack.has_memory(_SPARE_MEMORY)
+        return len(self._scenes) < self.options.keep_tasks and install.has_memory(_SPARE_MEMORY)
 
     def _describe(self) -> Spec:
         width, height = self.options.size

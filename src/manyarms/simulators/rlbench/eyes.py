@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 import numpy as np
 
 from ..base import Field, put
-from . import stack
+from . import install
 from .options import CAMERAS, IMAGES, Options
 
 #: Their switches in RLBench's configuration have the same names.
@@ -35,7 +35,7 @@ class Eyes:
         """
         self._options = options
         self.states = list(_STATES)
-        three = options.renderer == "opengl3" or (options.renderer == "auto" and stack.draws_on_a_gpu())
+        three = options.renderer == "opengl3" or (options.renderer == "auto" and install.draws_on_a_gpu())
         cameras = {}
         for camera in CAMERAS:
             cameras[camera + "_camera"] = config = api.CameraConfig(

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
 from ..choices import snake_case, take_options
-from . import stack
+from . import install
 from .demos import unroll
 from .eyes import Eyes
 from .modes import MODES, with_unit_quaternion
@@ -60,7 +60,7 @@ class RLBenchSimulator(Simulator):
         self.options = take_options(Options, options)
         if RLBenchSimulator._live:
             raise SpecError("a process can hold one CoppeliaSim: leave rows_per_worker at 1")
-        self._home = stack.Home()
+        self._home = install.Home()
         self._env: Any = None
         self._ready = self._shaken = False
         self._task: Any = None
@@ -76,9 +76,9 @@ class RLBenchSimulator(Simulator):
         # home is given back.
         with ExitStack() as undo:
             undo.callback(self._home.remove)
-            stack.prepare(bool(self.options.cameras))
-            self._api = stack.load()
-            self._known = stack.task_names()
+            install.prepare(bool(self.options.cameras))
+            self._api = install.load()
+            self._known = install.task_names()
             self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or "reach_target"])))
             self._check_rewards()
             self._eyes = Eyes(self._api, self.options)
@@ -93,7 +93,7 @@ class RLBenchSimulator(Simulator):
 
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
-        known = sorted({*TASKS, *stack.tasks_on_disk()})
+        known = sorted({*TASKS, *install.tasks_on_disk()})
         for name in tasks or [task or "reach_target"]:
             if snake_case(name) not in known:
                 raise UnknownTask(name, known)
@@ -144,10 +144,10 @@ class RLBenchSimulator(Simulator):
         try:
             self._env.launch()
         except RuntimeError as error:
-            raise stack.explain(error) from error
+            raise install.explain(error) from error
         finally:
             os.chdir(folder)
-        stack.unthrottle(api.sim, options.idle_fps)
+        install.unthrottle(api.sim, options.idle_fps)
 
     def _enter(self, name: str) -> None:
         """Go over to a task."""
@@ -162,7 +162,7 @@ class RLBenchSimulator(Simulator):
             np.random.set_state(state[0])
             random.setstate(state[1])
         except RuntimeError as error:
-            raise stack.explain(error) from error
+            raise install.explain(error) from error
         self._name = name
 
     def _first_placed(self) -> List[str]:
@@ -262,7 +262,7 @@ class RLBenchSimulator(Simulator):
     def _give_up(self, error: Exception) -> None:
         """End this worker: only a new process gets a new CoppeliaSim."""
         if isinstance(error, RuntimeError):
-            error = stack.explain(error)
+            error = install.explain(error)
         if not self._ready or "MANYARMS_WORKER" not in os.environ:
             raise error
         print("RLBench cannot go on with %s: %s" % (self._name or "its task", error), file=sys.stderr, flush=True)
@@ -301,7 +301,7 @@ class RLBenchSimulator(Simulator):
             return self._refuse(str(error))
         except RuntimeError as error:
             self._shaken = True
-            raise stack.explain(error) from error
+            raise install.explain(error) from error
         if self._watching:
             self._seen = seen
         success = self._succeeded() if self.options.shaped_rewards else reward > 0.0
@@ -360,7 +360,7 @@ class RLBenchSimulator(Simulator):
                 raise
             except RuntimeError as error:
                 self._shaken = True
-                raise stack.explain(error) from error
+                raise install.explain(error) from error
 
     # -- demonstrations -----------------------------------------------------------------------------------------------
 

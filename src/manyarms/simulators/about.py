@@ -1,4 +1,4 @@
-"""What a check finds: a line each, with the command that mends a fault."""
+"""What the doctor finds: a line each, with the command that mends a fault."""
 
 from __future__ import annotations
 
