@@ -23,9 +23,10 @@ import interpreters
 import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ActionError, ManyarmsError, SimulatorError, StartError, WorkerDied, WorkerTimeout
+from manyarms.simulators import graphics
 from manyarms.simulators.choices import snake_case
-from manyarms.simulators.rlbench import glx, install
-from manyarms.simulators.rlbench.modes import MODES, ROBOTS, with_unit_quaternion
+from manyarms.simulators.rlbench import install
+from manyarms.simulators.rlbench.options import MODES, ROBOTS, with_unit_quaternion
 from manyarms.testing import CHECKS, Subject
 from manyarms.vector.display import DisplayConfig, Displays
 from manyarms.vector.egl import egl_failure
@@ -650,7 +651,7 @@ def test_an_xvfb_that_someone_else_runs_is_told_by_what_draws_there(monkeypatch:
             if name in ("DISPLAY", "XAUTHORITY") and value is not None:
                 monkeypatch.setenv(name, value)
         monkeypatch.setenv("MANYARMS_DISPLAY", "external")
-        assert glx.is_software(glx.renderer())
+        assert graphics.is_software(install.renderer())
         assert not install.draws_on_a_gpu()
 
 

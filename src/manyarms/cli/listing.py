@@ -16,7 +16,6 @@ from manyarms import plugins
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor.simulators import check_names
-from manyarms.doctor.stacks import stack_of
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies import registry as policies
 from manyarms.reporting.showing import Shown, Table, Telling
@@ -79,7 +78,7 @@ def run(config: ListConfig) -> Listing:
 
 def _simulators(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
     points = plugins.plug_ins("simulators")
-    rows = [(name, simulators.fact(name, "about", ""), _runs_here(name)) for name in sorted(simulators.BUILT_IN)]
+    rows = [(name, simulators.about(name).what, _runs_here(name)) for name in sorted(simulators.BUILT_IN)]
     rows += [
         (name, _origin(point), "to be seen")
         for name, point in sorted(points.items())
@@ -90,7 +89,7 @@ def _simulators(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], 
 
 def _runs_here(name: str) -> str:
     """Tell whether what a simulator stands on can be found, without importing or starting anything."""
-    missing = [module for module in stack_of(name).needs if importlib.util.find_spec(module) is None]
+    missing = [module for module in simulators.about(name).needs if importlib.util.find_spec(module) is None]
     if not missing:
         return "yes"
     own = Path(".venvs", name)  # where the installers of a checkout put an interpreter for it

@@ -99,7 +99,7 @@ class Supervisor:
         count = len(self.workers)
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
         ids = [worker.simulator.id for worker in self.workers]
-        say_how_many_fit([(name, registry.fact(name, "worker_bytes", LEAST_WORKER_BYTES)) for name in ids])
+        say_how_many_fit([(name, registry.about(name).worker_bytes or LEAST_WORKER_BYTES) for name in ids])
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
         if self._displays is not None:
             self._displays.start(self._trial())
@@ -190,7 +190,7 @@ class Supervisor:
 
     def _trial(self) -> Trial | None:
         """Return what tries out whether our simulator draws without an X server, where that has to be tried."""
-        found = [worker for worker in self.workers if registry.fact(worker.simulator.id, "draws_through_qt", False)]
+        found = [worker for worker in self.workers if registry.about(worker.simulator.id).needs_display]
         if not found:
             return None
         worker, simulator, seconds = found[0], found[0].simulator, self.config.start_timeout

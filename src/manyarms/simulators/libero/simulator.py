@@ -7,18 +7,23 @@ possible before workers are forked, which then share it; a reset lays it out ane
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from ..about import MissingPart
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
-from ..choices import take_options
+from ..choices import check_choices, check_least, take_options, width_and_height
 from . import install
 from .expert import Expert
-from .options import CAMERAS, Options
-from .rendering import Renderer
-from .scene import NO_OP, Scene
+from .scene import NO_OP, Renderer, Scene
 from .tasks import SUITES, Suites, SuiteTask
+
+#: What we call a camera -> what the model does; observations are named ``<camera of the model>_image``.
+CAMERAS: Dict[str, str] = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+
+LAYOUTS = ("fixed", "sampled")
 
 #: As an episode's `init_state`: begin from a layout that the seed draws, not from a fixed state.
 _SAMPLED = "sampled"
@@ -41,6 +46,44 @@ _SPARE_MEMORY = 0.15
 
 #: Models built before this process was forked, by task.
 _prepared: Dict[str, Scene] = {}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How LIBERO is seen and started."""
+
+    cameras: Sequence[str] = ("agentview", "wrist")
+    """Which are rendered, of agentview, wrist."""
+    image_size: Union[int, Sequence[int]] = 128
+    """Width and height in pixels."""
+    faithful: Optional[bool] = None
+    """Render as LIBERO does, to the pixel; False leaves out shadows, reflections and smooth edges; by default where
+    rendering is done by a GPU."""
+    rotate: bool = True
+    """Turn images by 180 degrees, as openpi and OpenVLA expect them; False: upside down, as LIBERO gives them."""
+    settle_steps: int = 10
+    """Steps with an open gripper before an episode begins, in which things fall into place."""
+    layout: str = "fixed"
+    """Where things lie at the start: one of the task's fixed initial states, or sampled anew."""
+    expert: bool = False
+    """Add the field `expert_action`: what a scripted policy would do next; for tasks that fill a basket."""
+    keep_tasks: int = 10
+    """How many tasks' models are kept in memory, as long as there is memory."""
+
+    def __post_init__(self) -> None:
+        check_choices(
+            (
+                ("layout", self.layout, LAYOUTS),
+                *(("camera", camera, tuple(CAMERAS)) for camera in self.cameras),
+            )
+        )
+        width_and_height(self.image_size, 2048)
+        check_least(self, settle_steps=0, keep_tasks=1)
+
+    @property
+    def size(self) -> Tuple[int, int]:
+        """Width and height."""
+        return width_and_height(self.image_size, 2048)
 
 
 class LiberoSimulator(Simulator):
@@ -87,7 +130,7 @@ class LiberoSimulator(Simulator):
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
         try:
             find_tasks(Suites(install.root()), task, tasks)
-        except install.MissingPart as error:
+        except MissingPart as error:
             return [str(error)]
         return []
 
@@ -264,6 +307,3 @@ def axis_angle(quat: np.ndarray) -> np.ndarray:
     # θ = 2 acos w; axis = xyz / √(1 - w²)
     sine = float(np.sqrt(1.0 - w * w))
     return quat[:3] * (2.0 * float(np.arccos(w)) / sine) if sine > 0.0 else np.zeros(3)
-
-
-__all__ = ["LiberoSimulator"]

@@ -13,18 +13,15 @@ import os
 import random
 import sys
 from contextlib import ExitStack
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
 from ..choices import snake_case, take_options
 from . import install
-from .demos import unroll
-from .eyes import Eyes
-from .modes import MODES, with_unit_quaternion
-from .options import Options
-from .tasks import TASKS
+from .options import MODES, Eyes, Options, with_unit_quaternion
+from .tasks import TASKS, task_names, tasks_on_disk
 
 #: The tasks for which RLBench defines more than success.
 _SHAPED = ("reach_target", "slide_block_to_target", "take_lid_off_saucepan")
@@ -78,7 +75,7 @@ class RLBenchSimulator(Simulator):
             undo.callback(self._home.remove)
             install.prepare(bool(self.options.cameras))
             self._api = install.load()
-            self._known = install.task_names()
+            self._known = task_names()
             self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or "reach_target"])))
             self._check_rewards()
             self._eyes = Eyes(self._api, self.options)
@@ -93,7 +90,7 @@ class RLBenchSimulator(Simulator):
 
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
-        known = sorted({*TASKS, *install.tasks_on_disk()})
+        known = sorted({*TASKS, *tasks_on_disk()})
         for name in tasks or [task or "reach_target"]:
             if snake_case(name) not in known:
                 raise UnknownTask(name, known)
@@ -407,10 +404,21 @@ class RLBenchSimulator(Simulator):
             self._home.remove()
 
 
+def unroll(demo: Any, dtypes: Mapping[str, str]) -> Dict[str, Any]:
+    """Stack a demonstration's fields, time first; the action at t leads to the observation at t + 1."""
+    frames = [demo[i] for i in range(len(demo))]
+    observations = {
+        name: np.stack([np.asarray(getattr(frame, name)) for frame in frames]).astype(dtype)
+        for name, dtype in dtypes.items()
+    }
+    unrolled: Dict[str, Any] = {"observations": observations}
+    commands: List[Any] = [(frame.misc or {}).get("joint_position_action") for frame in frames[1:]]
+    if commands and all(command is not None for command in commands):
+        unrolled["joint_position_actions"] = np.stack(commands).astype(np.float32)
+    return unrolled
+
+
 def _seed(seed: int) -> None:
     """Seed what RLBench and its tasks draw from, which is global."""
     np.random.seed(seed % 2**32)
     random.seed(seed)
-
-
-__all__ = ["RLBenchSimulator"]
