@@ -26,7 +26,7 @@ _STEPS = 5
 
 #: What is asked in the interpreter that workers run in; its last line is the answer.
 _BEGIN = "import json, runpy, sys; runpy.run_path(sys.argv[1])['adopt_package'](); from manyarms import plugins; "
-_NAMES = _BEGIN + "print(json.dumps(plugins.names('simulators')))"
+_PLUG_INS = _BEGIN + "print(json.dumps(sorted(plugins.plug_ins('simulators'))))"
 _FINDINGS = (
     _BEGIN + "found = plugins.import_object(sys.argv[2])(sys.argv[3]); print(json.dumps([vars(f) for f in found]))"
 )
@@ -46,7 +46,7 @@ def known(python: str | None, seconds: float) -> list[str]:
     """Return the names of all simulators: our own, and those of plug-ins where the workers run."""
     if python is None:
         return plugins.names("simulators")
-    return sorted({*registry.BUILT_IN, *_ask_there(python, _NAMES, seconds)[1]})
+    return sorted({*registry.BUILT_IN, *_ask_there(python, _PLUG_INS, seconds)[1]})
 
 
 def check_names(named: Sequence[str], names: Sequence[str]) -> None:

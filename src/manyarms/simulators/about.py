@@ -36,7 +36,7 @@ class About:
     It is called in the interpreter of its workers, which the user calls `python`.
     """
     task: str = ""
-    """What the doctor tries, where nobody names a task."""
+    """The task that the doctor tries, where nobody names one."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of `make_vec` with which the doctor tries it."""
     evaluation_options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,18 +1,20 @@
 """From a name to a simulator, looked up where the simulator lives: inside the worker's interpreter.
 
 Names are ``<simulator>/<task>`` (built in or a plug-in's), ``package.module:factory`` or ``path/to/file.py:factory``;
-`plugins.py` looks them up. Standard library only, Python 3.8 and later.
+`plugins.py` looks them up. What a simulator shows can go by other names, so that one policy can see unlike ones.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from dataclasses import replace
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import plugins
 from .about import About
+from .base import LENGTH_SUFFIX, Simulator, SpecError
 
 #: Built-in simulators: name -> the module that begins with its `about`. None is imported before it is asked for.
 BUILT_IN = {
@@ -80,8 +82,6 @@ def is_lockstep(simulator_id: str) -> bool:
 
 def _ability(factory: Callable[..., Any], name: str) -> Any:
     """Return what a factory's class says; any callable may be one, and one that says nothing has the default."""
-    from .base import Simulator
-
     return getattr(factory, name, getattr(Simulator, name))
 
 
@@ -123,3 +123,49 @@ def _share(factory: Callable[..., Any], arguments: Dict[str, Any]) -> Tuple[Dict
     if ours.get("cameras"):
         theirs.setdefault("render_mode", "rgb_array")
     return ours, theirs
+
+
+def rename(simulator: Any, names: Mapping[str, str]) -> None:
+    """Have a simulator go by `names` (its own field or camera -> ours) towards the worker; inside nothing changes."""
+    if not names:
+        return
+    spec = simulator.spec
+    unknown = [name for name in names if name not in spec.observations and name not in spec.cameras]
+    if unknown:
+        known = ", ".join([*spec.observations, *spec.cameras])
+        raise SpecError("rename: there is no field or camera %r; there are %s" % (unknown[0], known))
+    fields = {names.get(name, name): field for name, field in spec.observations.items()}
+    if len(fields) < len(spec.observations):
+        raise SpecError("rename gives two fields the same name")
+    shown = {name: replace(field, camera=names.get(field.camera, field.camera)) for name, field in fields.items()}
+    simulator.spec = replace(spec, observations=shown)
+    own_field = {names.get(name, name): name for name in spec.observations}
+    own_camera = {names.get(name, name): name for name in spec.cameras}
+    translated: Dict[int, Tuple[Dict[str, Any], Dict[str, Any]]] = {}
+
+    def inside(out: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the same arrays under the simulator's own names; the worker's dicts stay the same for ever."""
+        known = translated.get(id(out))
+        if known is None or known[0] is not out:
+            known = translated[id(out)] = out, {_own(name, own_field): array for name, array in out.items()}
+        return known[1]
+
+    def cameras_inside(cameras: Sequence[str]) -> Tuple[str, ...]:
+        return tuple(own_camera.get(name, name) for name in cameras)
+
+    observe, expect = simulator.observe, getattr(simulator, "expect", None)
+    if _ability(simulator, "lockstep"):
+        simulator.observe = lambda outs, cameras: observe(
+            {row: inside(out) for row, out in outs.items()}, cameras_inside(cameras)
+        )
+    else:
+        simulator.observe = lambda out, cameras: observe(inside(out), cameras_inside(cameras))
+    if expect is not None:
+        simulator.expect = lambda cameras: expect(cameras_inside(cameras))
+
+
+def _own(name: str, own: Mapping[str, str]) -> str:
+    if name in own:
+        return own[name]
+    stem = name[: -len(LENGTH_SUFFIX)]
+    return own[stem] + LENGTH_SUFFIX if name.endswith(LENGTH_SUFFIX) and stem in own else name

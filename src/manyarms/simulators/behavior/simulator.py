@@ -17,16 +17,13 @@ import numpy as np
 
 from ..base import Field, LockstepSimulator, Spec, SpecError, Start, StepResult, Task, UnknownTask, put
 from ..choices import check_choices, check_least, take_options, width_and_height
-from . import install
+from . import about, install
 from .releases import Release, release_of, set_rules, weigh_robots
 from .robot import ACTION, CAMERAS, HEAD_APERTURE, NAME, Senses, action_field, robot_config
 from .scenes import Clean, Instances, QScore, part, put_robot, put_things, read, settle
 from .tasks import CHALLENGE, activities, description_of, scene_of
 
 _HORIZON = 2000
-
-#: The task that is played unless one is named.
-_FIRST = "turning_on_radio"
 
 #: As often as OmniGibson itself renders after a reset, until images show what is there.
 _RENDERS_AFTER_RESET = 3
@@ -114,7 +111,7 @@ class BehaviorSimulator(LockstepSimulator):
             self._og = install.load()
             release = release_of(self._og.__version__)
             install.check_isaac(release)
-            self._activity = self._named(task or _FIRST)
+            self._activity = self._named(task or about.task)
             self._description = description_of(self._activity, self.options.descriptions)
             self._senses = Senses(release)
             scene = self.options.scene_model or scene_of(data, release, self._activity, self.options.definition)
@@ -136,7 +133,7 @@ class BehaviorSimulator(LockstepSimulator):
 
     @classmethod
     def foresee(cls, task: str = "", **options: Any) -> List[str]:
-        cls._named(task or _FIRST)
+        cls._named(task or about.task)
         return install.missing()
 
     @staticmethod

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Iterator, Optional
 
 from ..about import MissingPart
-from ..graphics import has_gpu, set_backend
+from ..graphics import set_backend
 
 _INSTALL = "scripts/install_libero.sh ENV_DIR ASSETS makes an environment for it: make_vec(…, python=ENV_DIR)"
 
@@ -33,14 +33,6 @@ def root() -> str:
         if os.path.isdir(os.path.join(folder, "libero", "bddl_files")):
             return os.path.join(folder, "libero")
     raise MissingPart("LIBERO is not installed in %s: %s" % (sys.prefix, _INSTALL))
-
-
-def is_installed() -> bool:
-    """Tell whether this interpreter has LIBERO."""
-    try:
-        return bool(root())
-    except MissingPart:
-        return False
 
 
 def prepare() -> Optional[str]:
@@ -114,11 +106,6 @@ def _without_device() -> Iterator[None]:
     finally:
         if device is not None:
             os.environ["MUJOCO_EGL_DEVICE_ID"] = device
-
-
-def renders_in_software(backend: Optional[str]) -> bool:
-    """Tell whether frames are rendered by the CPU."""
-    return backend != "egl" or not has_gpu()
 
 
 def trim(mujoco: Any) -> None:

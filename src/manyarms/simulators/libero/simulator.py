@@ -15,6 +15,7 @@ import numpy as np
 from ..about import MissingPart
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
 from ..choices import check_choices, check_least, take_options, width_and_height
+from ..graphics import has_gpu
 from . import install
 from .expert import Expert
 from .scene import NO_OP, Renderer, Scene
@@ -105,8 +106,8 @@ class LiberoSimulator(Simulator):
         self._suites = Suites(install.root())
         self._tasks = {found.name: found for found in find_tasks(self._suites, task, tasks)}
         self._api = install.load()
-        faithful = self.options.faithful
-        self._faithful = not install.renders_in_software(backend) if faithful is None else faithful
+        on_a_gpu = backend == "egl" and has_gpu()
+        self._faithful = on_a_gpu if self.options.faithful is None else self.options.faithful
         self._limit = max_episode_steps
         self._rng = np.random.default_rng()
         self._scenes: "OrderedDict[str, Scene]" = OrderedDict()
@@ -124,7 +125,10 @@ class LiberoSimulator(Simulator):
     @classmethod
     def list_tasks(cls) -> Dict[str, str]:
         """Return the suites, and where LIBERO is installed their tasks as well."""
-        return {**SUITES, **(Suites(install.root()).in_words() if install.is_installed() else {})}
+        try:
+            return {**SUITES, **Suites(install.root()).in_words()}
+        except MissingPart:
+            return dict(SUITES)
 
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
 from ..choices import snake_case, take_options
-from . import install
+from . import about, install
 from .options import MODES, Eyes, Options, with_unit_quaternion
 from .tasks import TASKS, task_names, tasks_on_disk
 
@@ -76,7 +76,7 @@ class RLBenchSimulator(Simulator):
             install.prepare(bool(self.options.cameras))
             self._api = install.load()
             self._known = task_names()
-            self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or "reach_target"])))
+            self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or about.task])))
             self._check_rewards()
             self._eyes = Eyes(self._api, self.options)
             self._launch()
@@ -91,7 +91,7 @@ class RLBenchSimulator(Simulator):
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
         known = sorted({*TASKS, *tasks_on_disk()})
-        for name in tasks or [task or "reach_target"]:
+        for name in tasks or [task or about.task]:
             if snake_case(name) not in known:
                 raise UnknownTask(name, known)
         return []
