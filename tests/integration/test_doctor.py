@@ -251,6 +251,50 @@ def test_plug_ins_are_tried_too_and_must_show_something(tmp_path: Path, monkeypa
     assert "every pixel of rgb is the same" in row.found
 
 
+FACTS = """
+import os
+from manyarms.simulators.about import About, fault, ok
+
+about = About(
+    "a thing", factory="standins:Walker", findings="facts_of_ours:findings", task="near", options={"cameras": ["front"]}
+)
+
+def findings(python):
+    if "LICENCE" in os.environ:
+        return [ok("licence", os.environ["LICENCE"])]
+    return [fault("licence", "not set", f"LICENCE=1 {python}")]
+"""
+
+
+def test_plug_ins_say_what_they_stand_on_and_how_they_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "facts_of_ours.py").write_text(FACTS)
+    info = tmp_path / "ours-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[manyarms.simulators]\nours = facts_of_ours\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    licence, tried = simulators.findings("ours", None, True, 60)
+    assert (licence.name, licence.status, licence.fix) == ("ours: licence", FAULT, f"LICENCE=1 {sys.executable}")
+    assert (tried.name, tried.status) == ("ours", FAULT)
+    monkeypatch.setenv("LICENCE", "4711")
+    licence, tried = simulators.findings("ours", None, True, 60)
+    assert (licence.status, tried.status) == (OK, FAULT)
+    assert "ours/near: every pixel of front_rgb is the same" in tried.found, "the task and the camera of its facts"
+
+
+def test_parts_that_crash_when_they_are_looked_at_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text("import os\ndef findings(python):\n    os.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    about = simulators.About(findings="crashing:findings", install="mend it")
+    monkeypatch.setattr(simulators.registry, "about", lambda _: about)
+    crashed, tried = simulators.findings("crashing", None, True, 60)
+    assert "SIGABRT" in crashed.found
+    assert (crashed.status, tried.status) == (FAULT, FAULT)
+
+
 def test_another_interpreter_is_looked_at(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = str(tmp_path / "venv/bin/python")

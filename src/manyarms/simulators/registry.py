@@ -6,7 +6,6 @@ Names are ``<simulator>/<task>`` (built in or a plug-in's), ``package.module:fac
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from dataclasses import replace
 from types import ModuleType
@@ -44,7 +43,7 @@ def about(simulator_id: str) -> About:
     if not target or ":" in target:
         return About()
     try:
-        return importlib.import_module(target).about
+        return plugins.import_object(target + ":about")
     except ImportError:
         return About()  # whoever starts it will hear why
 
