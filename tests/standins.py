@@ -540,6 +540,18 @@ class Vanishing(Sleeper):
             raise RuntimeError("the licence server has gone")
 
 
+class Unlucky(Sleeper):
+    """Cannot be built in the second worker, the first times that this is tried."""
+
+    def __init__(self, tries: str, failures: int) -> None:
+        super().__init__()
+        if os.environ["MANYARMS_WORKER"] == "1":
+            with open(tries, "a") as file:
+                file.write("1")
+            if os.path.getsize(tries) <= failures:
+                raise ValueError("XML Error: unknown error in attribute 'quat'")
+
+
 class Orphaning(Sleeper):
     """Forks a child, as loaders of data do, and is killed while it starts, as often as a file says."""
 

@@ -30,7 +30,7 @@ from manyarms.policies import make_policy
 from manyarms.rollout import Runner, RunnerConfig
 from manyarms.simulators import registry
 from manyarms.simulators.base import SpecError
-from manyarms.simulators.behavior import gpus
+from manyarms.simulators.behavior import install
 from manyarms.simulators.behavior.releases import RELEASES
 from manyarms.simulators.behavior.robot import ACTION, Senses, action_field
 from manyarms.simulators.behavior.simulator import BehaviorSimulator
@@ -296,7 +296,7 @@ def test_evaluations_are_played_by_the_rules_of_the_challenge(
     make: Make, tmp_path: Path, version: str, window: str, mass: str
 ) -> None:
     """And training by OmniGibson's, as in RLinf."""
-    judging = registry.fact(f"behavior/{RADIO}", "evaluation_options", {})
+    judging = registry.about(f"behavior/{RADIO}").evaluation_options
     with make(num_envs=2, version=version) as envs:
         begin(envs, 1, 2)
         assert set(notes(tmp_path, "rules")) == {"CookingSystemRule MixingToolRule SlicingRule ToggleableMachineRule"}
@@ -825,14 +825,14 @@ def test_old_drivers_and_gpus_without_ray_tracing_are_warned_of(make: Make, tmp_
     ],
 )
 def test_gpus_are_judged_by_what_they_are(name: str, driver: str, capability: float, count: int) -> None:
-    assert len(gpus.complaints([gpus.Gpu(name, driver, capability)] * 2)) == count
+    assert len(install.complaints([install.Gpu(name, driver, capability)] * 2)) == count
 
 
 def test_without_nvidia_smi_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", nvidia_smi(tmp_path, "NVIDIA T4, 535.1, [N/A]", "garbage")["PATH"])
-    assert gpus.survey() == [gpus.Gpu("NVIDIA T4", "535.1", 0.0)]
+    assert install.survey_gpus() == [install.Gpu("NVIDIA T4", "535.1", 0.0)]
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus.survey() == []
+    assert install.survey_gpus() == []
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -933,8 +933,7 @@ def test_the_stand_in_has_the_signatures_of_omnigibson(standin: Any) -> None:
 
 
 def plain_config(**task: Any) -> dict[str, Any]:
-    from manyarms.simulators.behavior.config import configuration
-    from manyarms.simulators.behavior.options import Options
+    from manyarms.simulators.behavior.simulator import Options, configuration
 
     made = configuration(Options(image_size=16), RELEASES["3.7"], RADIO, houses.SCENE, 100)
     made["task"].update(task)

@@ -17,7 +17,7 @@ import pytest
 import houses
 from machines import Machine, Mirror, serving
 from manyarms.doctor import simulators
-from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
+from manyarms.simulators.about import ABSENT, FAULT, OK, Finding
 
 pytestmark = pytest.mark.slow
 
@@ -341,8 +341,8 @@ def gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
 
-def rows_of_behavior(python: str | None = None) -> dict[str, Row]:
-    return {row.name.removeprefix("behavior: "): row for row in simulators.rows("behavior", python, True, 60)}
+def rows_of_behavior(python: str | None = None) -> dict[str, Finding]:
+    return {row.name.removeprefix("behavior: "): row for row in simulators.findings("behavior", python, True, 60)}
 
 
 def test_the_doctor_starts_it_where_everything_is_there(complete: Path) -> None:
@@ -386,6 +386,6 @@ def test_the_doctor_sees_what_a_launcher_sets(complete: Path, monkeypatch: pytes
 def test_the_doctor_says_nothing_against_a_machine_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ISAAC_PATH", "OMNIGIBSON_DATA_PATH", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
-    (row,) = simulators.rows("behavior", None, False, 60)
+    (row,) = simulators.findings("behavior", None, False, 60)
     assert row.status == ABSENT
     assert "scripts/install_behavior.sh" in row.fix

@@ -17,6 +17,7 @@ import pytest
 
 from manyarms import cli, plugins
 from manyarms.plugins import load_file
+from manyarms.simulators import registry
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -73,6 +74,20 @@ def test_the_simulator_of_the_guide_runs_and_conforms(follow: Callable[[str], st
     assert "of 8 episodes" in said
 
 
+def test_what_the_guide_says_that_a_simulator_needs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out(REPOSITORY / "docs/add/simulator.md", tmp_path)
+    info = tmp_path / "pendulum-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pendulum\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[manyarms.simulators]\npendulum = my_package.swinging\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_package", raising=False)
+    about = registry.about("pendulum/upright")
+    assert about.evaluation_options == {"gravity": 9.81}
+    assert registry.resolve("pendulum/upright")[0](about.task).task == "upright"
+    assert [finding.name for finding in plugins.import_object(about.findings)("python")] == ["licence"]
+
+
 @pytest.mark.slow
 def test_the_task_of_the_guide_is_solved_by_its_expert(follow: Callable[[str], str]) -> None:
     said = follow("task")
@@ -105,8 +120,7 @@ def test_plug_ins_of_the_guides_name_groups_that_are_looked_at() -> None:
 
 @pytest.mark.parametrize("name", ["tabletop", "rlbench", "libero", "behavior"])
 def test_every_option_of_a_simulator_is_on_its_page(name: str) -> None:
-    places = [f"manyarms.simulators.{name}.options", f"manyarms.simulators.{name}.simulator"]
-    options = next(m.Options for m in map(importlib.import_module, places[name == "tabletop" :]))
+    options = importlib.import_module(f"manyarms.simulators.{name}.simulator").Options
     table = (REPOSITORY / f"docs/simulators/{name}.md").read_text().partition("## Options")[2].partition("\n## ")[0]
     missing = [field.name for field in dataclasses.fields(options) if f"`{field.name}`" not in table]
     assert not missing

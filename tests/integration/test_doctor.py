@@ -26,12 +26,12 @@ from test_rlbench import standin_options
 
 from conftest import environment
 from manyarms.cli import doctor as command
-from manyarms.doctor import codecs, machine, rendering, simulators, strays
+from manyarms.doctor import machine, rendering, simulators, strays
 from manyarms.doctor.examination import Check, Examination
-from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
-from manyarms.doctor.stacks import Where, rlbench
 from manyarms.reporting import video
 from manyarms.simulators import graphics
+from manyarms.simulators.about import ABSENT, FAULT, OK, Finding
+from manyarms.simulators.rlbench import install
 
 pytestmark = pytest.mark.slow
 
@@ -65,10 +65,10 @@ def doctor(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def found(done: subprocess.CompletedProcess[str]) -> dict[str, Row]:
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, Finding]:
     """Return the rows of a JSON document; other tests leave strays for a moment, so theirs are not looked at."""
     document = json.loads(done.stdout)
-    rows = {row["name"]: Row(**row) for row in document["rows"]}
+    rows = {row["name"]: Finding(**row) for row in document["rows"]}
     assert len(rows) == len(document["rows"]), "names are unique"
     assert document["healthy"] == all(row.status != FAULT for row in rows.values())
     assert done.returncode == (0 if document["healthy"] else 1)
@@ -76,7 +76,7 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, Row]:
     return rows
 
 
-def by_name(rows: list[Row]) -> dict[str, Row]:
+def by_name(rows: list[Finding]) -> dict[str, Finding]:
     return {row.name: row for row in rows}
 
 
@@ -114,7 +114,7 @@ def test_a_good_machine_is_all_well_and_all_known_simulators_are_checked_when_no
 
 
 def test_it_is_a_function_too(capfd: pytest.CaptureFixture[str]) -> None:
-    heard: list[Row] = []
+    heard: list[Finding] = []
     result = command.run(command.DoctorConfig(("standins:Sleeper",), timeout=40), hear=heard.extend)
     assert list(result.rows) == heard
     assert by_name(heard)["standins:Sleeper"].status == OK
@@ -123,11 +123,14 @@ def test_it_is_a_function_too(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_terminal_shows_a_table_and_commands_that_can_be_copied() -> None:
-    rows = (Row("a thing", OK, "word " * 30), Row("PyTorch [extra]", FAULT, "not there", "pip install 'x[torch]' " * 5))
+    rows = (
+        Finding("a thing", OK, "word " * 30),
+        Finding("PyTorch [extra]", FAULT, "not there", "pip install 'x[torch]' " * 5),
+    )
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     code = (
-        "import sys; from rich.console import Console; from manyarms.doctor.rows import Row\n"
+        "import sys; from rich.console import Console; from manyarms.simulators.about import Finding\n"
         "from manyarms.cli.doctor import DoctorResult, draw\n"
         f"draw(DoctorResult({rows!r}), Console())"
     )
@@ -240,12 +243,56 @@ def test_plug_ins_are_tried_too_and_must_show_something(tmp_path: Path, monkeypa
     (about / "entry_points.txt").write_text("[manyarms.simulators]\nblank = blank_plug_in:Blank\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "blank" in simulators.known(None, 30)
-    (row,) = simulators.rows("blank", None, False, 60)
+    (row,) = simulators.findings("blank", None, False, 60)
     assert row.status == FAULT
     assert "every pixel of rgb is the same" in row.found
-    (row,) = simulators.rows("blank/sky", None, True, 60)
+    (row,) = simulators.findings("blank/sky", None, True, 60)
     assert row.status == OK, "whoever names a task may know it to be dark"
     assert "every pixel of rgb is the same" in row.found
+
+
+FACTS = """
+import os
+from manyarms.simulators.about import About, fault, ok
+
+about = About(
+    "a thing", factory="standins:Walker", findings="facts_of_ours:findings", task="near", options={"cameras": ["front"]}
+)
+
+def findings(python):
+    if "LICENCE" in os.environ:
+        return [ok("licence", os.environ["LICENCE"])]
+    return [fault("licence", "not set", f"LICENCE=1 {python}")]
+"""
+
+
+def test_plug_ins_say_what_they_stand_on_and_how_they_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "facts_of_ours.py").write_text(FACTS)
+    info = tmp_path / "ours-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[manyarms.simulators]\nours = facts_of_ours\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    licence, tried = simulators.findings("ours", None, True, 60)
+    assert (licence.name, licence.status, licence.fix) == ("ours: licence", FAULT, f"LICENCE=1 {sys.executable}")
+    assert (tried.name, tried.status) == ("ours", FAULT)
+    monkeypatch.setenv("LICENCE", "4711")
+    licence, tried = simulators.findings("ours", None, True, 60)
+    assert (licence.status, tried.status) == (OK, FAULT)
+    assert "ours/near: every pixel of front_rgb is the same" in tried.found, "the task and the camera of its facts"
+
+
+def test_parts_that_crash_when_they_are_looked_at_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text("import os\ndef findings(python):\n    os.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    about = simulators.About(findings="crashing:findings", install="mend it")
+    monkeypatch.setattr(simulators.registry, "about", lambda _: about)
+    crashed, tried = simulators.findings("crashing", None, True, 60)
+    assert "SIGABRT" in crashed.found
+    assert (crashed.status, tried.status) == (FAULT, FAULT)
 
 
 def test_another_interpreter_is_looked_at(tmp_path: Path) -> None:
@@ -257,7 +304,7 @@ def test_another_interpreter_is_looked_at(tmp_path: Path) -> None:
     assert rows["Python of simulators"].fix == f"{python} -m pip install numpy"
     assert rows["gym"].status == FAULT
     assert rows["gym"].fix == f"{python} -m pip install gymnasium"
-    assert by_name(simulators.rows("gym", python, False, 60))["gym"].status == ABSENT, "it was not asked for"
+    assert by_name(simulators.findings("gym", python, False, 60))["gym"].status == ABSENT, "it was not asked for"
 
 
 @pytest.mark.parametrize(("version", "status"), [("3.7.17", FAULT), ("3.8.0", OK), ("3.10.4", OK), ("3.14.0", OK)])
@@ -284,9 +331,9 @@ def test_a_codec_that_writes_other_pictures_is_told(monkeypatch: pytest.MonkeyPa
         def add(self, frame: np.ndarray) -> None:
             super().add(255 - frame)
 
-    assert [row.status for row in codecs.rows()] == [OK]
+    assert [row.status for row in machine.video()] == [OK]
     monkeypatch.setattr(video, "VideoWriter", Negative)
-    (row,) = codecs.rows()
+    (row,) = machine.video()
     assert row.status == FAULT
     assert row.found == "8 of 8 frames came back, 8 of them changed"
 
@@ -343,7 +390,7 @@ def test_checks_that_hang_or_crash_are_findings() -> None:
         Check("liar", "builtins:dict", {"a": 1}),
     ]
     with Examination(checks, timeout=5.0) as examination:
-        sleeper, crasher, liar = (row for rows in examination.rows() for row in rows)
+        sleeper, crasher, liar = (row for rows in examination.findings() for row in rows)
     assert "no answer within 5 s" in sleeper.found
     assert "SIGABRT" in crasher.found
     assert {row.status for row in (sleeper, crasher, liar)} == {FAULT}
@@ -395,14 +442,14 @@ def coppeliasim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_xvfb
 @pytest.mark.usefixtures("coppeliasim")
 def test_rlbench_with_everything_it_needs_is_well() -> None:
-    rows = simulators.rows("rlbench", None, True, 60)
+    rows = simulators.findings("rlbench", None, True, 60)
     assert [row for row in rows if row.status != OK] == []
     parts = ("COPPELIASIM_ROOT", "CoppeliaSim", "libraries", "LD_LIBRARY_PATH", "PyRep", "RLBench", "OpenCV", "display")
     assert [row.name for row in rows] == [*(f"rlbench: {part}" for part in parts), "rlbench"]
 
 
-def parts_of_rlbench() -> dict[str, Row]:
-    rows = by_name(simulators.rows("rlbench", None, False, 60))
+def parts_of_rlbench() -> dict[str, Finding]:
+    rows = by_name(simulators.findings("rlbench", None, False, 60))
     assert rows["rlbench"].status == FAULT
     assert "not started" in rows["rlbench"].found
     return {name.removeprefix("rlbench: "): row for name, row in rows.items() if row.status == FAULT}
@@ -421,19 +468,19 @@ def test_a_newer_coppeliasim_is_refused_with_the_reason(coppeliasim: Path) -> No
 def test_the_version_is_read_from_whatever_tells_it(tmp_path: Path) -> None:
     root = tmp_path / "CoppeliaSim_Edu_V4_5_1_rev4_Ubuntu22_04"
     root.mkdir()
-    assert rlbench.version_of(root) == "4.5.1"
+    assert install.version_of(root) == "4.5.1"
     (root / ".manyarms-origin").write_text("CoppeliaSim_Edu_V4_3_0_Ubuntu20_04\n")
-    assert rlbench.version_of(root) == "4.3.0"
+    assert install.version_of(root) == "4.3.0"
     (root / "libcoppeliaSim.so.1").write_bytes(b"\x7fELF\0\0004.1.0\0 1.2.11\0003.0.8\0")
-    assert rlbench.version_of(root) == "4.1.0"
+    assert install.version_of(root) == "4.1.0"
     (root / "readme.txt").write_text("This is the Ubuntu release V4.2.0, 64bit\n")
-    assert rlbench.version_of(root) == "4.2.0"
+    assert install.version_of(root) == "4.2.0"
     header = root / "programming/include/simConst.h"
     header.parent.mkdir(parents=True)
     header.write_text("#define SIM_PROGRAM_VERSION_NB 41003\r\n")
-    assert rlbench.version_of(root) == "4.10.3"
-    assert rlbench.version_of(tmp_path) == ""
-    assert rlbench.version(tmp_path, Where(sys.executable, 30)).status == ABSENT
+    assert install.version_of(root) == "4.10.3"
+    assert install.version_of(tmp_path) == ""
+    assert install.coppeliasim_version(tmp_path, sys.executable).status == ABSENT
 
 
 @pytest.mark.usefixtures("coppeliasim")
@@ -454,8 +501,8 @@ def test_libraries_that_coppeliasim_misses_are_named_with_their_packages(coppeli
     assert "libm.so.9" in row.found
     assert row.fix.startswith("apt-get install ")
     assert "libm9" in row.fix.split()
-    assert rlbench.debian_package("libxcb-icccm.so.4") == "libxcb-icccm4"
-    assert rlbench.debian_package("libxkbcommon-x11.so.0") == "libxkbcommon-x11-0"
+    assert install.debian_package("libxcb-icccm.so.4") == "libxcb-icccm4"
+    assert install.debian_package("libxkbcommon-x11.so.0") == "libxkbcommon-x11-0"
     plug_in.unlink()
     assert "libqxcb.so" in parts_of_rlbench()["libraries"].found
 
@@ -543,34 +590,34 @@ def a_run(request: pytest.FixtureRequest) -> Iterator[Run]:
     started.close()
 
 
-def end_as_told(row: Row, run: Run) -> None:
+def end_as_told(row: Finding, run: Run) -> None:
     """Do what a row says, but to the processes of this run only: there may be those of other tests."""
     words = [word for word in row.fix.split()[2:] if abs(int(word)) in names_of_ours(row, run)]
     subprocess.run(["sh", "-c", f"kill -9 {' '.join(words)}"], check=True)
 
 
-def names_of_ours(row: Row, run: Run) -> list[int]:
+def names_of_ours(row: Finding, run: Run) -> list[int]:
     """Return the processes of a run that a row calls stray."""
     targets = {abs(int(word)) for word in row.fix.removeprefix("kill -9 ").split()}
     return sorted(targets & {process.pid for process in run.all})
 
 
 def test_workers_without_a_main_process_are_strays_and_the_command_ends_them(a_run: Run) -> None:
-    assert names_of_ours(strays.rows()[0], a_run) == [], "a live run is left alone"
+    assert names_of_ours(strays.findings()[0], a_run) == [], "a live run is left alone"
     a_run.lose()
-    row = strays.rows()[0]
+    row = strays.findings()[0]
     assert row.status == FAULT
     assert set(names_of_ours(row, a_run)) >= set(a_run.workers)
     end_as_told(row, a_run)
     assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in a_run.workers))
-    assert names_of_ours(strays.rows()[0], a_run) == []
+    assert names_of_ours(strays.findings()[0], a_run) == []
 
 
 def test_what_a_stray_has_started_since_it_was_told_of_ends_with_it(tmp_path: Path) -> None:
     run, children = Run(simulator="standins:LateParent", folder=str(tmp_path), naps=None), []
     try:
         run.lose()
-        row = strays.rows()[0]
+        row = strays.findings()[0]
         assert set(names_of_ours(row, run)) >= set(run.workers)
         (tmp_path / "go").touch()
         assert eventually(lambda: len(list(tmp_path.glob("child-*"))) == 2)
@@ -591,15 +638,15 @@ def test_folders_of_runs_that_are_gone_are_told() -> None:
         temporary = Path(os.environ["TMPDIR"])
         (folder,) = temporary.glob("manyarms-display-*")
         os.utime(folder, (0, 0))
-        assert strays.rows()[1].status == OK
+        assert strays.findings()[1].status == OK
         run.lose()
         for process in run.all:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        row = strays.rows()[1]
+        row = strays.findings()[1]
         assert (row.status, row.fix) == (FAULT, f"rm -r {folder}")
         subprocess.run(["sh", "-c", row.fix], check=True)
-        assert strays.rows()[1].status == OK
+        assert strays.findings()[1].status == OK
     finally:
         run.close()
 
@@ -609,26 +656,26 @@ def test_a_folder_that_is_locked_is_in_use() -> None:
     folder.mkdir()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert strays.rows()[1].status == OK
-    assert strays.rows()[1].status == FAULT
+        assert strays.findings()[1].status == OK
+    assert strays.findings()[1].status == FAULT
 
 
 def test_folders_of_other_people_are_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(os.environ["TMPDIR"]) / "manyarms-thing-2"
     folder.mkdir()
     os.utime(folder, (0, 0))
-    assert strays.rows()[1].fix == f"rm -r {folder}"
+    assert strays.findings()[1].fix == f"rm -r {folder}"
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    assert strays.rows()[1].status == OK
+    assert strays.findings()[1].status == OK
 
 
 def test_a_keeper_that_was_stopped_is_a_stray() -> None:
     run = Run()
     try:
         os.kill(run.keeper, signal.SIGSTOP)
-        assert run.keeper not in names_of_ours(strays.rows()[0], run)
+        assert run.keeper not in names_of_ours(strays.findings()[0], run)
         run.kill()
-        assert run.keeper in names_of_ours(strays.rows()[0], run)
+        assert run.keeper in names_of_ours(strays.findings()[0], run)
     finally:
         run.close()
 
@@ -638,9 +685,9 @@ def test_what_a_killed_worker_has_started_is_a_stray(simulator: str) -> None:
     run = Run(simulator=f"standins:{simulator}", naps=None)
     try:
         assert len(run.started) == 2
-        assert names_of_ours(strays.rows()[0], run) == []
+        assert names_of_ours(strays.findings()[0], run) == []
         run.lose()
         assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in run.workers)), "workers end by themselves"
-        assert names_of_ours(strays.rows()[0], run) == sorted(run.started)
+        assert names_of_ours(strays.findings()[0], run) == sorted(run.started)
     finally:
         run.close()

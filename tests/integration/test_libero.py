@@ -23,7 +23,7 @@ from manyarms.learning.settings import load
 from manyarms.simulators import registry
 from manyarms.simulators.base import SpecError
 from manyarms.simulators.libero.expert import Expert
-from manyarms.simulators.libero.suites import CAPS, Suites
+from manyarms.simulators.libero.tasks import CAPS, Suites
 from manyarms.testing import CHECKS, Subject
 from manyarms.vector import memory
 
@@ -528,10 +528,11 @@ def test_how_many_workers_fit_is_said_before_they_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 5 << 30)
-    memory.say_how_many_fit([("libero/object", registry.fact("libero/object", "worker_bytes", 0))] * 4)
+    needed = ("libero/object", registry.about("libero/object").worker_bytes or 0)
+    memory.say_how_many_fit([needed] * 4)
     assert "about 2 fit" in caplog.text
     caplog.clear()
-    memory.say_how_many_fit([("libero/object", registry.fact("libero/object", "worker_bytes", 0))] * 2)
+    memory.say_how_many_fit([needed] * 2)
     assert not caplog.text
 
 

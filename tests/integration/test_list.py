@@ -122,7 +122,11 @@ def test_plug_ins_are_listed(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sandbox\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(
-        "[manyarms.simulators]\nsandpit = sandpit:Sandpit\n\n[manyarms.policies]\ndigger = sandpit:Digger\n"
+        "[manyarms.simulators]\nsandpit = sandpit:Sandpit\nbeach = beach\n\n"
+        "[manyarms.policies]\ndigger = sandpit:Digger\n"
+    )
+    (tmp_path / "beach.py").write_text(
+        "from manyarms.simulators.about import About\nabout = About('sand as far as you see', needs=('sea', 'numpy'))\n"
     )
     (tmp_path / "sandpit.py").write_text(
         "class Sandpit:\n    @classmethod\n    def list_tasks(cls):\n        return {'dig': 'dig a hole'}\n"
@@ -134,4 +138,6 @@ def test_plug_ins_are_listed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("plug-in of sandbox 1.2") == 2
+    assert "sand as far as you see" in done.stdout
+    assert "no: sea not found" in done.stdout
     assert "sandpit/dig  dig a hole" in done.stdout

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import manyarms
-from manyarms.doctor.processes import ask
+from manyarms.doctor.examination import ask
 from manyarms.vector.config import SimulatorConfig
 from manyarms.vector.egl import drawing_failure
 from manyarms.vector.supervisor import what_to_build

@@ -20,7 +20,7 @@ import pytest
 import manyarms
 from conftest import environment
 from manyarms import EpisodeId
-from manyarms.errors import WorkerDied, WorkerTimeout
+from manyarms.errors import StartError, WorkerDied, WorkerTimeout
 from standins import Misbehaving
 
 FAULTS = {
@@ -214,6 +214,30 @@ def test_a_worker_that_dies_while_it_starts_again_is_started_once_more_and_not_t
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         repeat(5, lambda: envs.step(np.zeros((1, 1), np.float32)))
         assert len(starts.read_text().split()) == 4
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_start_that_fails_where_others_succeed_is_tried_again(
+    start_method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"tries": str(tmp_path / "tries"), "failures": 2, "start_method": start_method}
+    with manyarms.make_vec("standins:Unlucky", 3, **options) as envs:
+        envs.reset(seed=0)
+        assert (tmp_path / "tries").read_text() == "111"
+    assert caplog.text.count("it is started again") == 2
+    assert "worker 1" in caplog.text
+    assert "XML Error: unknown error in attribute 'quat'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "tries"), [({"max_restarts": 2}, 3), ({"on_failure": "raise"}, 1)], ids=["at last", "at once"]
+)
+def test_a_start_that_always_fails_is_told_though_others_succeed(
+    settings: dict[str, Any], tries: int, tmp_path: Path
+) -> None:
+    with pytest.raises(StartError, match=r"XML Error(.|\n)*1 of 2 workers failed to start"):
+        manyarms.make_vec("standins:Unlucky", 2, tries=str(tmp_path / "tries"), failures=9, **settings)
+    assert (tmp_path / "tries").read_text() == "1" * tries
 
 
 def test_a_row_whose_worker_died_goes_on_from_a_state_that_is_loaded() -> None:

@@ -23,9 +23,10 @@ import interpreters
 import manyarms
 from manyarms import EpisodeId
 from manyarms.errors import ActionError, ManyarmsError, SimulatorError, StartError, WorkerDied, WorkerTimeout
+from manyarms.simulators import graphics
 from manyarms.simulators.choices import snake_case
-from manyarms.simulators.rlbench import glx, stack
-from manyarms.simulators.rlbench.modes import MODES, ROBOTS, with_unit_quaternion
+from manyarms.simulators.rlbench import install
+from manyarms.simulators.rlbench.options import MODES, ROBOTS, with_unit_quaternion
 from manyarms.testing import CHECKS, Subject
 from manyarms.vector.display import DisplayConfig, Displays
 from manyarms.vector.egl import egl_failure
@@ -629,29 +630,29 @@ def test_switching_cameras_for_filmed_steps_is_counted_as_toggle(make: Make, tmp
 
 
 def test_an_xvfb_is_no_gpu_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack, "has_gpu", lambda: True)
+    monkeypatch.setattr(install, "has_gpu", lambda: True)
     monkeypatch.delenv("LIBGL_ALWAYS_SOFTWARE", raising=False)
     monkeypatch.setenv("MANYARMS_DISPLAY", "xvfb")
-    assert not stack.draws_on_a_gpu()
+    assert not install.draws_on_a_gpu()
     monkeypatch.setenv("MANYARMS_DISPLAY", "external")
-    monkeypatch.setattr(stack, "renderer", lambda: "NVIDIA H200/PCIe/SSE2")
-    assert stack.draws_on_a_gpu()
-    monkeypatch.setattr(stack, "renderer", lambda: "")
-    assert not stack.draws_on_a_gpu(), "no GLX: nothing is known to be fast"
+    monkeypatch.setattr(install, "renderer", lambda: "NVIDIA H200/PCIe/SSE2")
+    assert install.draws_on_a_gpu()
+    monkeypatch.setattr(install, "renderer", lambda: "")
+    assert not install.draws_on_a_gpu(), "no GLX: nothing is known to be fast"
 
 
 @pytest.mark.skipif(shutil.which("Xvfb") is None, reason="there is no Xvfb here")
 def test_an_xvfb_that_someone_else_runs_is_told_by_what_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the document: RLBENCH_PER_PROCESS_XVFB=0 xvfb-run -a python …, on a machine with a GPU."""
-    monkeypatch.setattr(stack, "has_gpu", lambda: True)
+    monkeypatch.setattr(install, "has_gpu", lambda: True)
     monkeypatch.delenv("LIBGL_ALWAYS_SOFTWARE", raising=False)
     with Displays(DisplayConfig("xvfb"), 1, rank=0) as displays:
         for name, value in displays.variables(0).items():
             if name in ("DISPLAY", "XAUTHORITY") and value is not None:
                 monkeypatch.setenv(name, value)
         monkeypatch.setenv("MANYARMS_DISPLAY", "external")
-        assert glx.is_software(glx.renderer())
-        assert not stack.draws_on_a_gpu()
+        assert graphics.is_software(install.renderer())
+        assert not install.draws_on_a_gpu()
 
 
 # -- without an X server ----------------------------------------------------------------------------------------------

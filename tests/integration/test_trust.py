@@ -25,9 +25,9 @@ from manyarms.errors import ConfigError
 from manyarms.learning.checkpoint import CheckpointPolicy
 from manyarms.policies.registry import find_policy
 from manyarms.reporting.recording import Recording
-from manyarms.simulators.behavior.options import Options as BehaviorOptions
-from manyarms.simulators.libero.options import Options as LiberoOptions
-from manyarms.simulators.libero.suites import SuiteTask
+from manyarms.simulators.behavior.simulator import Options as BehaviorOptions
+from manyarms.simulators.libero.simulator import Options as LiberoOptions
+from manyarms.simulators.libero.tasks import SuiteTask
 from manyarms.simulators.rlbench.options import Options as RLBenchOptions
 from manyarms.simulators.tabletop.simulator import Options as TabletopOptions
 from manyarms.vector.config import VectorConfig

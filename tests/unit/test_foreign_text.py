@@ -16,11 +16,11 @@ import manyarms
 from manyarms.cli import answer, listing
 from manyarms.cli.doctor import DoctorResult, draw
 from manyarms.cli.listing import Listing
-from manyarms.doctor.rows import fault
 from manyarms.errors import ManyarmsError, WorkerDied, printable, several
 from manyarms.reporting import console
 from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.simulators.about import fault
 from manyarms.simulators.base import StepResult
 from standins import Misbehaving
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +30,53 @@ from manyarms.vector.supervisor import search_path
 )
 def test_a_name_is_split_into_simulator_and_task(name: str, expected: tuple[str, str]) -> None:
     assert registry.split_id(name) == expected
+
+
+KNOWN = """
+import os, sys
+from manyarms.simulators import registry
+before = dict(os.environ)
+facts = {name: registry.about(name) for name in registry.BUILT_IN}
+assert all(about.what and about.factory and about.task for about in facts.values())
+assert os.environ == before
+print(*{name.partition(".")[0] for name in sys.modules} & {"mujoco", "gymnasium", "omnigibson", "rlbench", "libero"})
+"""
+
+
+def test_a_simulator_is_known_before_anything_of_it_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", KNOWN], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def plug_in(folder: Path, target: str) -> None:
+    """Install a simulator `mine` that an entry point says is at `target`."""
+    info = folder / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[manyarms.simulators]\nmine = {target}\n")
+
+
+def test_a_plug_in_is_a_class_or_a_module_with_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "facts_of_mine.py").write_text(
+        "from manyarms.simulators.about import About\n"
+        "about = About('a thing', factory='standins:Walker', start_timeout=7.0, evaluation_options={'goal': 9.0})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plug_in(tmp_path, "facts_of_mine")
+    assert registry.resolve("mine/near") == (registry.resolve("standins:Walker")[0], {"task": "near"})
+    assert registry.about("mine/near").start_timeout == 7.0
+    (tmp_path / "mine-1.0.dist-info/entry_points.txt").write_text("[manyarms.simulators]\nmine = standins:Walker\n")
+    assert registry.resolve("mine/near")[0].__name__ == "Walker"
+    assert registry.about("mine/near") == registry.about("standins:Walker") == registry.About()
+
+
+def test_a_plug_in_whose_module_says_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silent_plug_in.py").write_text("")
+    plug_in(tmp_path, "silent_plug_in")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match="silent_plug_in has no attribute 'about'"):
+        registry.resolve("mine")
+    assert registry.about("mine") == registry.About()
 
 
 def test_a_file_is_imported_without_running_its_main_part(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from manyarms.cli.eval import EvalResult
 from manyarms.cli.policy import InspectResult
 from manyarms.cli.replay import ReplayResult
 from manyarms.cli.train import TrainPlan
-from manyarms.doctor.rows import absent, fault, ok
 from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
 from manyarms.reporting import console
@@ -29,6 +28,7 @@ from manyarms.reporting.charts import PERCENT, Bar, Bars, Curve, Lines, Plot
 from manyarms.reporting.results import EpisodeResult, wilson
 from manyarms.reporting.showing import Shown, Table
 from manyarms.reporting.video import Video
+from manyarms.simulators.about import absent, fault, ok
 
 HOSTILE = "<script>alert('x')</script> & \"quotes\""
 SVG = "{http://www.w3.org/2000/svg}"

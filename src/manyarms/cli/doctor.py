@@ -15,10 +15,10 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor import simulators
 from manyarms.doctor.examination import Check, Examination
-from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.errors import ConfigError, printable
 from manyarms.reporting.console import console_of, say
 from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.simulators.about import ABSENT, FAULT, OK, Finding
 from manyarms.vector.config import find_interpreter
 
 
@@ -51,10 +51,10 @@ class DoctorConfig:
 class DoctorResult(Shown):
     """What was found, a row for each thing."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Finding, ...]
 
     @property
-    def faults(self) -> list[Row]:
+    def faults(self) -> list[Finding]:
         """What must be mended."""
         return [row for row in self.rows if row.status == FAULT]
 
@@ -71,11 +71,11 @@ class DoctorResult(Shown):
         )
 
 
-def run(config: DoctorConfig, hear: Callable[[list[Row]], None] = lambda _: None) -> DoctorResult:
+def run(config: DoctorConfig, hear: Callable[[list[Finding]], None] = lambda _: None) -> DoctorResult:
     """Make every check and return what was found; `hear` gets the rows as they come."""
-    found: list[Row] = []
+    found: list[Finding] = []
     with Examination(checks(config), config.timeout) as examination:
-        for rows in examination.rows():
+        for rows in examination.findings():
             found += rows
             hear(rows)
     return DoctorResult(tuple(found))
@@ -90,20 +90,20 @@ def checks(config: DoctorConfig) -> list[Check]:
     limit = {"seconds": config.timeout}
     needs_xvfb = not config.simulators or any(map(simulators.needs_xvfb, wanted))
     return [
-        Check("machine", "manyarms.doctor.machine:rows", {**limit, "python": python}),
+        Check("machine", "manyarms.doctor.machine:findings", {**limit, "python": python}),
         Check("GPU", "manyarms.doctor.machine:graphics_card", limit),
         Check("EGL, OSMesa", "manyarms.doctor.rendering:without_display", limit),
         Check("Xvfb", "manyarms.doctor.rendering:on_display", {**limit, "needed": needs_xvfb}),
-        Check("video", "manyarms.doctor.codecs:rows"),
+        Check("video", "manyarms.doctor.machine:video"),
         *(
             Check(
                 name,
-                "manyarms.doctor.simulators:rows",
+                "manyarms.doctor.simulators:findings",
                 {**limit, "simulator": name, "python": python, "named": bool(config.simulators)},
             )
             for name in wanted
         ),
-        Check("stray processes", "manyarms.doctor.strays:rows"),
+        Check("stray processes", "manyarms.doctor.strays:findings"),
     ]
 
 
@@ -120,7 +120,7 @@ def examine(config: DoctorConfig) -> DoctorResult:
     return result
 
 
-def line(row: Row) -> str:
+def line(row: Finding) -> str:
     """Put a row as plain text."""
     return f"{row.mark} {row.name}: {row.found}" + (f"\n    {row.fix}" if row.fix else "")
 

@@ -22,7 +22,7 @@ from manyarms.reporting.live import LiveView, forget_earlier
 from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import Video
-from manyarms.simulators.registry import fact
+from manyarms.simulators import registry
 from manyarms.vector import VectorEnv
 
 _FILMING = ("videos", "video_camera", "video_stride", "fps", "info_on_video")
@@ -137,7 +137,7 @@ def run(config: EvalConfig) -> EvalResult:
         raise ConfigError("several ranks need one --out to meet in")
     folder = ResultFolder(config.out or _default_folder(config), config.identity(), rank=rank, resume=config.resume)
     done = folder.load()
-    settings = dict(fact(config.simulator, "evaluation_options", {}))
+    settings = dict(registry.about(config.simulator).evaluation_options)
     if config.videos:
         settings["render_every"] = config.video_stride
     if config.resume and rank == 0:

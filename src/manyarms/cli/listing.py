@@ -16,11 +16,11 @@ from manyarms import plugins
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.doctor.simulators import check_names
-from manyarms.doctor.stacks import stack_of
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies import registry as policies
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.simulators import registry as simulators
+from manyarms.simulators.about import About
 
 Kind = Literal["simulators", "tasks", "policies", "algorithms", "configs"]
 
@@ -79,18 +79,18 @@ def run(config: ListConfig) -> Listing:
 
 def _simulators(_: ListConfig) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
     points = plugins.plug_ins("simulators")
-    rows = [(name, simulators.fact(name, "about", ""), _runs_here(name)) for name in sorted(simulators.BUILT_IN)]
-    rows += [
-        (name, _origin(point), "to be seen")
-        for name, point in sorted(points.items())
-        if name not in simulators.BUILT_IN
-    ]
+    rows = []
+    for name in [*sorted(simulators.BUILT_IN), *sorted(points.keys() - simulators.BUILT_IN.keys())]:
+        about = simulators.about(name)
+        rows.append((name, about.what or _origin(points[name]), _runs_here(name, about)))
     return ("name", "what", "here"), rows, "manyarms doctor SIMULATOR starts one and tells more"
 
 
-def _runs_here(name: str) -> str:
+def _runs_here(name: str, about: About) -> str:
     """Tell whether what a simulator stands on can be found, without importing or starting anything."""
-    missing = [module for module in stack_of(name).needs if importlib.util.find_spec(module) is None]
+    if not about.needs:
+        return "to be seen"
+    missing = [module for module in about.needs if importlib.util.find_spec(module) is None]
     if not missing:
         return "yes"
     own = Path(".venvs", name)  # where the installers of a checkout put an interpreter for it

@@ -1,4 +1,4 @@
-"""The machine itself: interpreter, processors, memory, files, GPU."""
+"""The machine itself: interpreter, processors, memory, files, GPU, videos."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import psutil
 
-from manyarms.doctor.processes import ask
-from manyarms.doctor.rows import Row, absent, fault, ok
+from manyarms.doctor.examination import ask
+from manyarms.simulators.about import Finding, absent, fault, ok
 from manyarms.vector.memory import available_bytes, pretty
 from manyarms.vector.topology import cpu_quota
 
@@ -38,10 +39,13 @@ if torch.cuda.is_available():
     print(torch.cuda.get_device_name(0))
 """
 
+#: Of the video that is written.
+_FRAMES = 8
+
 _OTHER_PYTHON = "import sys, numpy; print('%d.%d.%d' % sys.version_info[:3], numpy.__version__)"
 
 
-def rows(seconds: float, python: str | None = None) -> list[Row]:
+def findings(seconds: float, python: str | None = None) -> list[Finding]:
     """Look at what every run needs, whatever the simulator."""
     found = [interpreter()]
     if python is not None:
@@ -49,13 +53,13 @@ def rows(seconds: float, python: str | None = None) -> list[Row]:
     return [*found, processors(), memory(), shared_memory(), dev_shm(), open_files(), temporary_files()]
 
 
-def interpreter() -> Row:
+def interpreter() -> Finding:
     """Say which Python this is."""
     where = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
     return ok("Python", f"{platform.python_version()}, {where} {sys.prefix}")
 
 
-def other_interpreter(python: str, seconds: float) -> Row:
+def other_interpreter(python: str, seconds: float) -> Finding:
     """Start the interpreter that simulators are to run in; workers need Python 3.8 and numpy there."""
     name = "Python of simulators"
     answer = ask([python, "-c", _OTHER_PYTHON], seconds / 2)
@@ -67,7 +71,7 @@ def other_interpreter(python: str, seconds: float) -> Row:
     return ok(name, f"{version} with numpy {numpy}, {python}")
 
 
-def processors() -> Row:
+def processors() -> Finding:
     """Count the processors that this process may use."""
     allowed, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota()
     parts = [f"{allowed}" if allowed == present else f"{allowed} of {present} (the rest is kept from this process)"]
@@ -76,7 +80,7 @@ def processors() -> Row:
     return ok("CPUs", ", ".join(parts))
 
 
-def memory() -> Row:
+def memory() -> Finding:
     """Say how much memory can be had."""
     machine, room = psutil.virtual_memory(), available_bytes()
     limited = ", limited by the container" if room < 0.98 * machine.available else ""
@@ -86,7 +90,7 @@ def memory() -> Row:
     return ok("memory", found)
 
 
-def shared_memory() -> Row:
+def shared_memory() -> Finding:
     """Make a memfd, as observations and actions travel in, and map it twice."""
     fix = "run on Linux 3.17 or later, in a container whose seccomp profile allows memfd_create"
     try:
@@ -106,7 +110,7 @@ def shared_memory() -> Row:
     return ok("memfd", f"{pretty(_MEMFD_BYTES)} made, mapped twice and read back")
 
 
-def dev_shm() -> Row:
+def dev_shm() -> Finding:
     """Look at the shared memory of others: we need none of it, data loaders of PyTorch do."""
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
@@ -114,7 +118,7 @@ def dev_shm() -> Row:
     return ok("/dev/shm", f"{pretty(shutil.disk_usage(path).free)} free (manyarms itself does without)")
 
 
-def open_files() -> Row:
+def open_files() -> Finding:
     """Work out how many workers the limit on open files allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
@@ -126,7 +130,7 @@ def open_files() -> Row:
     return ok("open files", found)
 
 
-def temporary_files() -> Row:
+def temporary_files() -> Finding:
     """Write a file where temporary files go."""
     fix = "export TMPDIR=<a folder with room>"
     try:
@@ -142,13 +146,13 @@ def temporary_files() -> Row:
     return ok("temporary files", f"{pretty(free)} free in {folder}")
 
 
-def graphics_card(seconds: float) -> list[Row]:
+def graphics_card(seconds: float) -> list[Finding]:
     """Ask the driver for its GPUs, and PyTorch whether it can use them."""
     driver = _driver(seconds)
     return [driver, _torch(seconds, driver.status == "ok")]
 
 
-def _driver(seconds: float) -> Row:
+def _driver(seconds: float) -> Finding:
     devices = glob.glob("/dev/nvidia[0-9]*")
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -173,7 +177,7 @@ def _driver(seconds: float) -> Row:
     return ok("GPU", f"{count}{name}, {free} free of {total}, driver {version}")
 
 
-def _torch(seconds: float, has_gpu: bool) -> Row:
+def _torch(seconds: float, has_gpu: bool) -> Finding:
     """Multiply on the GPU with PyTorch, in a process of its own: importing it takes seconds."""
     if importlib.util.find_spec("torch") is None:
         return absent("PyTorch", "not installed; training and learnt policies need it", "pip install 'manyarms[torch]'")
@@ -191,3 +195,29 @@ def _torch(seconds: float, has_gpu: bool) -> Row:
         f"{version} does not see the GPU: {why}",
         "pip install --force-reinstall torch   # a build for the driver's CUDA: pytorch.org/get-started",
     )
+
+
+def video() -> list[Finding]:
+    """Write a video as episodes are filmed, and read it back."""
+    fix = "pip install --force-reinstall av"
+    try:
+        import av
+        from av.error import FFmpegError
+
+        from manyarms.reporting.video import VideoWriter
+    except ImportError as error:
+        return [fault("video", f"PyAV cannot be imported: {error}", fix)]
+    with tempfile.TemporaryDirectory(prefix="manyarms-doctor-") as folder:
+        path = Path(folder) / "grey.mp4"
+        try:
+            with VideoWriter(path) as writer:
+                for i in range(_FRAMES):
+                    writer.add(np.full((48, 64, 3), 20 * i + 40, np.uint8))
+            with av.open(str(path)) as container:
+                read = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        except (FFmpegError, OSError, ValueError) as error:
+            return [fault("video", f"{type(error).__name__}: {error}", fix)]
+    wrong = [i for i, frame in enumerate(read) if abs(float(frame.mean()) - (20 * i + 40)) > 8]
+    if len(read) != _FRAMES or wrong:
+        return [fault("video", f"{len(read)} of {_FRAMES} frames came back, {len(wrong)} of them changed", fix)]
+    return [ok("video", f"{_FRAMES} frames written as H.264 and read back, PyAV {av.__version__}")]

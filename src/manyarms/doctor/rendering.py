@@ -7,10 +7,10 @@ import shutil
 import sys
 from collections.abc import Mapping
 
-from manyarms.doctor.processes import Answer, ask
-from manyarms.doctor.rows import Row, absent, fault, ok
+from manyarms.doctor.examination import Answer, ask
 from manyarms.errors import ManyarmsError
 from manyarms.simulators import graphics
+from manyarms.simulators.about import Finding, absent, fault, ok
 from manyarms.vector.display import DisplayConfig, Displays
 
 #: A red ball before a black sky, drawn by MuJoCo with whichever library MUJOCO_GL names.
@@ -42,9 +42,6 @@ _INSTALL = {
 }
 _NAMES = {"egl": "EGL", "osmesa": "OSMesa"}
 
-#: Parts of the names by which renderers without a GPU go.
-_SOFTWARE = ("llvmpipe", "softpipe", "swrast")
-
 
 def draw(library: str, seconds: float, variables: Mapping[str, str | None] | None = None) -> Answer:
     """Draw a picture in a process of its own, for drivers may crash; what it says is the renderer's name."""
@@ -56,11 +53,10 @@ def draw(library: str, seconds: float, variables: Mapping[str, str | None] | Non
 
 def described(renderer: str) -> str:
     """Say what a picture was drawn by."""
-    software = any(part in renderer.lower() for part in _SOFTWARE)
-    return f"a picture drawn by {renderer}" + (", on the CPU" if software else "")
+    return f"a picture drawn by {renderer}" + (", on the CPU" if graphics.is_software(renderer) else "")
 
 
-def without_display(seconds: float) -> list[Row]:
+def without_display(seconds: float) -> list[Finding]:
     """Draw with EGL and with OSMesa, one of which MuJoCo needs, and with what MUJOCO_GL asks for."""
     answers = {library: draw(library, seconds / 3) for library in _NAMES}
     one_works = any(not answer.failure for answer in answers.values())
@@ -75,7 +71,7 @@ def without_display(seconds: float) -> list[Row]:
     return [*rows, *chosen(answers, seconds / 3)]
 
 
-def chosen(answers: Mapping[str, Answer], seconds: float) -> list[Row]:
+def chosen(answers: Mapping[str, Answer], seconds: float) -> list[Finding]:
     """Check the library that the user has chosen for MuJoCo, if any."""
     library = os.environ.get("MUJOCO_GL", "")
     if not library or library.lower() in graphics.OFF:
@@ -90,7 +86,7 @@ def chosen(answers: Mapping[str, Answer], seconds: float) -> list[Row]:
     return [fault(name, answer.failure, fix)]
 
 
-def on_display(seconds: float, needed: bool) -> list[Row]:
+def on_display(seconds: float, needed: bool) -> list[Finding]:
     """Start an X server of our own and draw in it with OpenGL (GLX)."""
     if shutil.which("Xvfb") is None and not needed:
         return [absent("Xvfb", "not installed, and not needed by what was named", _INSTALL["glfw"])]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from manyarms.doctor.rows import Row, fault, ok
+from manyarms.simulators.about import Finding, fault, ok
 from manyarms.vector.keeper import main_of, mark_of
 
 _WORKER = "manyarms.workers.main"
@@ -62,7 +62,7 @@ class Seen:
         return "child of a worker" if self.mark else ""
 
 
-def rows() -> list[Row]:
+def findings() -> list[Finding]:
     """Look for what earlier runs have left, and look again before it is told."""
     left, folders = look()
     if left or folders:
@@ -140,7 +140,7 @@ def is_stray(one: Seen, seen: Sequence[Seen], mains: dict[int, Seen]) -> bool:
     return one.parent not in mains
 
 
-def stray_processes(left: Sequence[Seen]) -> Row:
+def stray_processes(left: Sequence[Seen]) -> Finding:
     """Say which processes are left over, and how to end them."""
     if not left:
         return ok("stray processes", "none")
@@ -155,7 +155,7 @@ def stray_processes(left: Sequence[Seen]) -> Row:
     )
 
 
-def stray_folders(left: Sequence[str]) -> Row:
+def stray_folders(left: Sequence[str]) -> Finding:
     """Say which temporary folders are left over."""
     root = tempfile.gettempdir()
     if not left:

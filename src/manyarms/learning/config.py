@@ -15,7 +15,7 @@ from manyarms.learning.cloning import CloningConfig
 from manyarms.learning.learner import OptimConfig
 from manyarms.learning.parallel import BACKENDS
 from manyarms.learning.variables import FromVariable, shown
-from manyarms.simulators.registry import fact
+from manyarms.simulators import registry
 
 #: Of a file or a folder, on any file system that matters.
 _LONGEST_NAME = 255
@@ -381,7 +381,7 @@ class TrainConfig:
         """env.eval with what is left out taken from env.train."""
         train = self.train
         found = _filled(self.env.eval, replace(train, seed=1_000_000))
-        judging = fact(found.simulator or "", "evaluation_options", {})
+        judging = registry.about(found.simulator or "").evaluation_options
         options = {**train.options, **judging, **found.options}
         several = found.simulators or ([_for_judging(one) for one in train.simulators] if not found.simulator else ())
         return replace(found, options=options, tasks=found.tasks or train.tasks, simulators=tuple(several))
@@ -410,5 +410,5 @@ def _filled(settings: EnvSettings, defaults: EnvSettings) -> EnvSettings:
 
 def _for_judging(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return one of several simulators as policies are judged in it."""
-    judging = fact(one["simulator"], "evaluation_options", {})
+    judging = registry.about(one["simulator"]).evaluation_options
     return {**one, "options": {**one.get("options", {}), **judging}}

@@ -29,7 +29,7 @@ from manyarms.placement.plan import Plan, plan
 from manyarms.placement.topology import Node, cluster_from
 from manyarms.reporting.console import lined_up, say
 from manyarms.reporting.live import forget_earlier
-from manyarms.simulators.registry import resolve
+from manyarms.simulators import registry
 
 _EVERYWHERE = {"env,rollout,actor": "all"}
 
@@ -66,29 +66,24 @@ def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False)
     settings: dict[str, object] = {"num_nodes": cluster.num_nodes, "node_groups": cluster.node_groups}
     if cluster.cpu_slots is not None:
         settings["cpu_slots"] = cluster.cpu_slots
+    env = config.train
+    simulators = [name for name in [env.simulator, *(one["simulator"] for one in env.simulators)] if name]
     totals = Totals(
         config.train.total_num_envs or 1,
         config.train.rows_per_worker or 1,
-        lockstep=_says(config, "lockstep"),
+        lockstep=any(map(_steps_in_groups, simulators)),
         pipeline_stage_num=config.rollout.pipeline_stage_num,
         starts_per_step=config.episodes_per_step // config.algorithm.group_size,
-        renders_from_gpu_0=_says(config, "renders_from_gpu_0"),
+        renders_from_gpu_0=any(registry.about(name).renders_from_gpu_0 for name in simulators),
     )
     wanted = cluster.component_placement or _EVERYWHERE
     return plan(wanted, cluster_from(settings, found, alike=alike), totals)
 
 
-def _says(config: TrainConfig, what: str) -> bool:
-    """Tell what a simulator's class says of itself; one that lives in another interpreter says nothing here."""
-    env = config.train
-    return any(
-        _class_says(name, what) for name in [env.simulator, *(one["simulator"] for one in env.simulators)] if name
-    )
-
-
-def _class_says(simulator: str, what: str) -> bool:
+def _steps_in_groups(simulator: str) -> bool:
+    """Tell whether a simulator steps in groups; one that lives in another interpreter says nothing here."""
     try:
-        return bool(getattr(resolve(simulator)[0], what, False))
+        return registry.is_lockstep(simulator)
     except (ImportError, AttributeError, UnknownName):
         return False
 

@@ -1,1 +1,1 @@
-"""What runs inside a worker: one file a simulator."""
+"""What runs inside a worker: the contract of simulators, and a folder for each of ours."""

@@ -28,6 +28,13 @@ def check_choices(chosen: Iterable[Tuple[str, Any, Sequence[Any]]]) -> None:
             raise SpecError("%s is %r: choose from %s" % (name, value, ", ".join(choices)))
 
 
+def check_least(options: Any, **least: float) -> None:
+    """Refuse options below their least values."""
+    for name, bound in least.items():
+        if getattr(options, name) < bound:
+            raise SpecError("%s is %r: it must be at least %d" % (name, getattr(options, name), bound))
+
+
 def width_and_height(image_size: Union[int, Sequence[int]], most: int) -> Tuple[int, int]:
     """Return an image's size; one number stands for both."""
     width, height = (image_size, image_size) if isinstance(image_size, int) else image_size

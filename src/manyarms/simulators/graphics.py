@@ -13,6 +13,9 @@ OFF = ("disable", "disabled", "off", "0", "false")
 #: Libraries that render without a screen, and the files they come in.
 LIBRARIES = {"egl": ("libEGL.so.1", "libEGL.so"), "osmesa": ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")}
 
+#: Parts of the names of renderers that are the CPU.
+_SOFTWARE = ("llvmpipe", "softpipe", "swrast", "software rasterizer", "swr (")
+
 
 class NoGraphics(RuntimeError):
     """Nothing here can render."""
@@ -43,6 +46,11 @@ def is_installed(library: str) -> bool:
         except OSError:
             continue
     return False
+
+
+def is_software(renderer: str) -> bool:
+    """Tell by its name whether a renderer is the CPU."""
+    return any(part in renderer.lower() for part in _SOFTWARE)
 
 
 def has_gpu() -> bool:

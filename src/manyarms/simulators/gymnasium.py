@@ -15,7 +15,16 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..plugins import import_object
+from .about import About
 from .base import ChunkResult, Field, Simulator, Spec, SpecError, StepResult, Task, UnknownOption, UnknownTask, put
+
+about = About(
+    "any registered Gymnasium environment",
+    factory="manyarms.simulators.gymnasium:GymnasiumSimulator",
+    needs=("gymnasium",),
+    install="{python} -m pip install gymnasium",
+    task="CartPole-v1",
+)
 
 #: The camera that stands for ``env.render()``.
 RENDER = "render"

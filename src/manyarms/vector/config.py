@@ -107,7 +107,8 @@ class VectorConfig:
     on_failure: str = "restart"
     """A worker that dies, hangs or fails: "restart" it and abort its episode, or "raise"."""
     max_restarts: int = 5
-    """How often in a row, without an episode coming to its end, a worker is restarted."""
+    """How often in a row, without an episode coming to its end, a worker is restarted; also one that fails to start
+    where others with the same simulator have started."""
     worker_memory: int | None = None
     """Bytes a worker may hold: above, it is restarted after its episode; above one and a half times, at once."""
     recycle_after: int | None = None

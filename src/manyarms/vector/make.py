@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from manyarms.simulators.registry import fact
+from manyarms.simulators import registry
 from manyarms.vector.config import SimulatorConfig, VectorConfig, rows_of
 from manyarms.vector.env import VectorEnv
 
@@ -31,6 +31,6 @@ def make_vec(
     config = VectorConfig(num_envs=num_envs, **settings)
     rows = rows_of(simulator, num_envs, common)
     if "start_timeout" not in settings:
-        slowest = max(fact(row.id, "start_timeout", config.start_timeout) for row in rows)
+        slowest = max(registry.about(row.id).start_timeout or config.start_timeout for row in rows)
         config = replace(config, start_timeout=slowest)
     return VectorEnv(rows, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import select
@@ -43,11 +44,13 @@ from manyarms.vector.topology import plan_for_this_machine
 from manyarms.workers import wire
 from manyarms.workers.messages import check_from_worker
 
+logger = logging.getLogger("manyarms")
+
 #: File descriptors a worker costs the main process: socket, pipe, pidfd, log.
 _FDS_PER_WORKER = 4
 _SPARE_FDS = 128
 
-#: After the first worker has failed to start, how long the others may still take to say the same.
+#: After a worker has failed to start, the others have as long again as that took, and so many seconds at least.
 _GRACE_AFTER_FAILURE = 3.0
 
 #: What is killed when all is closed has as long to be gone when that is done.
@@ -99,7 +102,7 @@ class Supervisor:
         count = len(self.workers)
         check_room(count * LEAST_WORKER_BYTES, f"{count} worker processes", "lower num_envs or raise rows_per_worker")
         ids = [worker.simulator.id for worker in self.workers]
-        say_how_many_fit([(name, registry.fact(name, "worker_bytes", LEAST_WORKER_BYTES)) for name in ids])
+        say_how_many_fit([(name, registry.about(name).worker_bytes or LEAST_WORKER_BYTES) for name in ids])
         raise_fd_limit(count * _FDS_PER_WORKER + _SPARE_FDS)
         if self._displays is not None:
             self._displays.start(self._trial())
@@ -190,7 +193,7 @@ class Supervisor:
 
     def _trial(self) -> Trial | None:
         """Return what tries out whether our simulator draws without an X server, where that has to be tried."""
-        found = [worker for worker in self.workers if registry.fact(worker.simulator.id, "draws_through_qt", False)]
+        found = [worker for worker in self.workers if registry.about(worker.simulator.id).needs_display]
         if not found:
             return None
         worker, simulator, seconds = found[0], found[0].simulator, self.config.start_timeout
@@ -311,9 +314,14 @@ class Supervisor:
 
     def _wait_for_all(self, phase: int) -> None:
         """Converse with all workers until each has come as far as `phase`, or say what kept them."""
-        deadline = time.monotonic() + self.config.start_timeout
+        began = time.monotonic()
+        deadline = began + self.config.start_timeout
         failures: dict[int, ManyarmsError] = {}
-        while any(worker.phase < phase and worker.index not in failures for worker in self.workers):
+        while True:
+            if self._start_again(failures):
+                deadline = time.monotonic() + self.config.start_timeout
+            if not any(worker.phase < phase and worker.index not in failures for worker in self.workers):
+                break
             seconds = deadline - time.monotonic()
             events = self._epoll.poll(max(0.0, seconds))
             if not events or seconds < 0:  # one that sends byte after byte must not keep us here
@@ -330,9 +338,28 @@ class Supervisor:
                     failures[worker.index] = error
                 if worker.index in failures:
                     self._forget(worker)
-                    deadline = min(deadline, time.monotonic() + _GRACE_AFTER_FAILURE)
+                    now = time.monotonic()
+                    deadline = min(deadline, now + max(_GRACE_AFTER_FAILURE, now - began))
         if failures:
             raise one_error(list(failures.values()), len(self.workers))
+
+    def _start_again(self, failures: dict[int, ManyarmsError]) -> bool:
+        """Start workers again that failed where others with the same simulator have started; tell whether any was."""
+        if self.config.on_failure == "raise":
+            return False
+        sound = {id(w.simulator) for w in self.workers if w.phase >= BUILT and w.index not in failures}
+        failed = [worker for worker in self.workers if worker.index in failures and id(worker.simulator) in sound]
+        again = [worker for worker in failed if worker.failures_in_a_row < self.config.max_restarts]
+        for worker in again:
+            error = failures.pop(worker.index)
+            logger.warning(
+                "%s failed to start: %s\n  then: it is started again, as others with the same simulator have started",
+                *(worker.describe(), error),
+            )
+            worker.failures_in_a_row += 1
+            self.take_down(worker)
+            self._spawn(worker)
+        return bool(again)
 
     # -- starting again -----------------------------------------------------------------------------------------------
 

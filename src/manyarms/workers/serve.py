@@ -102,8 +102,7 @@ class Worker:
         sock.sendall(wire.frame({"kind": "spec", "specs": specs, "lockstep": self.lockstep}))
 
     def _build(self, start: Dict[str, Any]) -> Any:
-        from ..simulators.registry import build
-        from ..simulators.renaming import rename
+        from ..simulators.registry import build, rename
 
         extend_path(start["search_path"])
         if start["cpus"] and hasattr(os, "sched_setaffinity"):

@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
+from ..simulators.about import MissingPart
+
 #: Changes whenever either side would misread the other.
 PROTOCOL = 2
 
@@ -263,7 +265,7 @@ def describe_error(error: BaseException, phase: str) -> Dict[str, Any]:
         "option": str(getattr(error, "option", "")) or _unexpected_argument(error),
         "known": [str(name) for name in known] if isinstance(known, (list, tuple)) else [],
         "module": str(error.name or "") if isinstance(error, ImportError) else "",
-        "part": bool(getattr(error, "missing_part", False)),
+        "part": isinstance(error, MissingPart),
         "traceback": _frames(error),
     }
 

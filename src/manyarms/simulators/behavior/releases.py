@@ -1,8 +1,12 @@
-"""Releases of OmniGibson: what differs between those that are supported."""
+"""Releases of OmniGibson: what differs between those that are supported, and the rules of the challenge in each.
+
+The challenge's own evaluation sets rules that OmniGibson does not have by itself, so do ours.
+"""
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Tuple
+import importlib
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ..base import SpecError
 
@@ -93,4 +97,26 @@ def release_of(version: str) -> Release:
     return found
 
 
-__all__ = ["RELEASES", "Release", "release_of"]
+#: Changes of things into others that the challenge does without: machines, mixing, and what is cooked in a pot.
+_WITHOUT = ("ToggleableMachineRule", "MixingToolRule", "CookingSystemRule")
+
+
+def set_rules(release: Release) -> None:
+    """Set what must be set before scenes are loaded."""
+    transitions = importlib.import_module("omnigibson.transition_rules")
+    for name in _WITHOUT:
+        getattr(transitions, name).ENABLED = False
+    if release.grasp_window is not None:
+        macros = importlib.import_module("omnigibson.macros").macros
+        with macros.unlocked():
+            macros.robots.manipulation_robot.GRASP_WINDOW = release.grasp_window
+
+
+def weigh_robots(sim: Any, envs: Sequence[Any], release: Release) -> None:
+    """Give robots the weight that they have in the challenge; scenes must be reset after it."""
+    if release.base_mass is None:
+        return
+    sim.stop()
+    for env in envs:
+        env.robots[0].base_footprint_link.mass = release.base_mass
+    sim.play()

@@ -147,6 +147,3 @@ def robot_config(
             "camera": {"name": "NullJointController"},
         },
     }
-
-
-__all__ = ["ACTION", "ACTION_GROUPS", "CAMERAS", "HEAD_APERTURE", "NAME", "Senses", "action_field", "robot_config"]

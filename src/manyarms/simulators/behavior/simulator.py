@@ -10,36 +10,85 @@ from __future__ import annotations
 import importlib
 import random
 from contextlib import ExitStack
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
 from ..base import Field, LockstepSimulator, Spec, SpecError, Start, StepResult, Task, UnknownTask, put
-from ..choices import take_options
-from . import challenge, stack
-from .config import CONTROL_RATE, configuration
-from .instances import Instances, put_robot, put_things, read, settle
-from .options import Options
-from .releases import Release, release_of
-from .robot import ACTION, CAMERAS, HEAD_APERTURE, NAME, Senses, action_field
-from .scenes import Clean, part
-from .scoring import QScore
+from ..choices import check_choices, check_least, take_options, width_and_height
+from . import about, install
+from .releases import Release, release_of, set_rules, weigh_robots
+from .robot import ACTION, CAMERAS, HEAD_APERTURE, NAME, Senses, action_field, robot_config
+from .scenes import Clean, Instances, QScore, part, put_robot, put_things, read, settle
 from .tasks import CHALLENGE, activities, description_of, scene_of
 
 _HORIZON = 2000
 
-#: The task that is played unless one is named.
-_FIRST = "turning_on_radio"
-
 #: As often as OmniGibson itself renders after a reset, until images show what is there.
 _RENDERS_AFTER_RESET = 3
+
+#: Actions a second.
+CONTROL_RATE = 30
+
+GRASPING_MODES = ("assisted", "sticky", "physical")
+SPLITS = ("train", "eval")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How BEHAVIOR is seen, started and scored."""
+
+    cameras: Sequence[str] = tuple(CAMERAS)
+    """Which are rendered, of head, left_wrist, right_wrist."""
+    image_size: Union[int, Sequence[int]] = 224
+    """Width and height in pixels."""
+    scene_model: Optional[str] = None
+    """The house; by default the one that the activity's instances are made for."""
+    rooms: Optional[Sequence[str]] = None
+    """Types of rooms to load; by default all of the house."""
+    definition: int = 0
+    """Which definition of the activity is played."""
+    instances: Union[str, Sequence[int]] = "train"
+    """What episodes begin from: instances of the split train or eval, or these."""
+    online_object_sampling: bool = False
+    """Have OmniGibson place the objects itself when the scene is loaded; instances are then not used."""
+    challenge_rules: bool = False
+    """Play by the rules of the challenge, which OmniGibson does not keep by itself; evaluations do."""
+    partial_reset: Optional[bool] = None
+    """Whether rows are reset one by one; by default where this OmniGibson can."""
+    grasping_mode: str = "assisted"
+    gpu_dynamics: bool = False
+    """Simulate on the GPU, which fluids and cloth need."""
+    device: Optional[str] = None
+    """Where OmniGibson keeps its tensors; by default the CPU."""
+    render_passes: int = 1
+    """How often a look renders; Isaac Sim's images may lag behind, and more passes catch up."""
+    descriptions: Optional[str] = None
+    """A file of lines {"task_name": …, "task": …} with the words that a policy was trained on."""
+    launch_attempts: int = 3
+    launch_pause: float = 5.0
+    """Seconds before the second attempt; doubled for each further one."""
+
+    def __post_init__(self) -> None:
+        check_choices(
+            (
+                ("grasping_mode", self.grasping_mode, GRASPING_MODES),
+                *(("camera", camera, tuple(CAMERAS)) for camera in self.cameras),
+                *((("instances", self.instances, SPLITS),) if isinstance(self.instances, str) else ()),
+            )
+        )
+        width_and_height(self.image_size, 2048)
+        check_least(self, definition=0, render_passes=1, launch_attempts=1, launch_pause=0)
+
+    @property
+    def size(self) -> Tuple[int, int]:
+        """Width and height."""
+        return width_and_height(self.image_size, 2048)
 
 
 class BehaviorSimulator(LockstepSimulator):
     """R1 Pro robots in houses of their own, all at the same activity."""
-
-    renders_from_gpu_0 = True
-    """Isaac Sim may hang on GPUs that do not begin with the first."""
 
     _live = False
 
@@ -53,16 +102,16 @@ class BehaviorSimulator(LockstepSimulator):
             raise SpecError("a process can hold one Isaac Sim: give rows_per_worker to have several scenes in it")
         self._rows = range(rows)
         self._limit = max_episode_steps or _HORIZON
-        data = stack.prepare()
-        self._warnings = stack.choose_gpu()
+        data = install.prepare()
+        self._warnings = install.choose_gpu()
         """What is to be told with the first observation."""
         with ExitStack() as undo:
-            self._app_data = stack.AppData()
+            self._app_data = install.AppData()
             undo.callback(self._app_data.leave)
-            self._og = stack.load()
+            self._og = install.load()
             release = release_of(self._og.__version__)
-            stack.check_isaac(release)
-            self._activity = self._named(task or _FIRST)
+            install.check_isaac(release)
+            self._activity = self._named(task or about.task)
             self._description = description_of(self._activity, self.options.descriptions)
             self._senses = Senses(release)
             scene = self.options.scene_model or scene_of(data, release, self._activity, self.options.definition)
@@ -84,8 +133,8 @@ class BehaviorSimulator(LockstepSimulator):
 
     @classmethod
     def foresee(cls, task: str = "", **options: Any) -> List[str]:
-        cls._named(task or _FIRST)
-        return stack.missing()
+        cls._named(task or about.task)
+        return install.missing()
 
     @staticmethod
     def _named(name: str) -> str:
@@ -115,7 +164,7 @@ class BehaviorSimulator(LockstepSimulator):
 
     def _start(self, config: Dict[str, Any], release: Release) -> None:
         og, options = self._og, self.options
-        stack.set_macros(
+        install.set_macros(
             og,
             {
                 "HEADLESS": True,
@@ -128,15 +177,15 @@ class BehaviorSimulator(LockstepSimulator):
             },
         )
         if options.challenge_rules:
-            challenge.set_rules(release)
+            set_rules(release)
         BehaviorSimulator._live = True
-        self._envs = stack.launch(
+        self._envs = install.launch(
             og,
             lambda: og.VectorEnvironment(len(self._rows), config),
             options.launch_attempts,
             options.launch_pause,
         )
-        self._can = stack.abilities(self._envs)
+        self._can = install.abilities(self._envs)
         self._partial = self._can.partial_reset if options.partial_reset is None else options.partial_reset
         if self._partial and not self._can.partial_reset:
             raise SpecError("this OmniGibson cannot reset single scenes (its reset has no env_indices)")
@@ -146,13 +195,13 @@ class BehaviorSimulator(LockstepSimulator):
             self._set_cameras(env)
         part(og.sim, self._envs.envs)
         if options.challenge_rules:
-            challenge.weigh_robots(og.sim, self._envs.envs, release)
+            weigh_robots(og.sim, self._envs.envs, release)
         self._clean = [Clean(env) for env in self._envs.envs]
 
     def _set_cameras(self, env: Any) -> None:
         width, height = self.options.size
         names = {camera: CAMERAS[camera] for camera in self.options.cameras}
-        for camera, sensor in stack.sensors_of(env.robots[0], names).items():
+        for camera, sensor in install.sensors_of(env.robots[0], names).items():
             if camera == "head":
                 sensor.horizontal_aperture = HEAD_APERTURE
             sensor.image_height, sensor.image_width = height, width
@@ -352,4 +401,38 @@ class BehaviorSimulator(LockstepSimulator):
             self._app_data.leave()
 
 
-__all__ = ["BehaviorSimulator"]
+def configuration(options: Options, release: Release, activity: str, scene_model: str, limit: int) -> Dict[str, Any]:
+    """Return what each scene of a group is made with; episodes may last `limit` steps."""
+    width, height = options.size
+    return {
+        "env": {
+            "action_frequency": CONTROL_RATE,
+            "rendering_frequency": CONTROL_RATE,
+            "physics_frequency": 120,
+            "device": options.device,
+            # With it on, OmniGibson returns a tuple for an observation.
+            "automatic_reset": False,
+            "flatten_obs_space": False,
+            "flatten_action_space": False,
+        },
+        "scene": {
+            "type": "InteractiveTraversableScene",
+            "scene_model": scene_model,
+            "load_room_types": None if options.rooms is None else list(options.rooms),
+            "include_robots": False,
+        },
+        "robots": [robot_config(release, options.cameras, width, height, options.grasping_mode)],
+        "task": {
+            "type": "BehaviorTask",
+            "activity_name": activity,
+            "activity_definition_id": options.definition,
+            "activity_instance_id": 0,
+            "online_object_sampling": options.online_object_sampling,
+            # OmniGibson would put all robots into the first scene: there they would collide until we take them out.
+            "use_presampled_robot_pose": False,
+            # It looks at its clock before the step is counted: a limit of 5 truncates the sixth.
+            "termination_config": {"max_steps": limit - 1},
+            "reward_config": {"r_potential": 1.0},
+            "include_obs": False,
+        },
+    }

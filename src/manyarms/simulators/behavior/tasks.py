@@ -127,6 +127,3 @@ def scene_of(data: str, release: Release, activity: str, definition: int) -> str
         "challenge; else name a house and have its objects placed: scene_model='house_single_floor', "
         "online_object_sampling=True" % (data, activity, definition)
     )
-
-
-__all__ = ["CHALLENGE", "activities", "description_of", "scene_of"]

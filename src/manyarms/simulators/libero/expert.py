@@ -123,6 +123,3 @@ def _turn_between(rotation: np.ndarray, goal: np.ndarray) -> np.ndarray:
     axis = 0.5 * np.cross(rotation, goal, axis=0).sum(axis=1)  # sin θ times the axis
     sine, cosine = float(np.linalg.norm(axis)), (float(np.trace(goal @ rotation.T)) - 1.0) / 2.0
     return axis * (float(np.arctan2(sine, cosine)) / sine) if sine > 1e-9 else axis
-
-
-__all__ = ["Expert"]

@@ -14,16 +14,33 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from ..about import MissingPart
 from ..base import SpecError
-from . import stack
-from .control import Stepper
-from .suites import SuiteTask
+from ..graphics import check_backend
+from . import install
+from .tasks import SuiteTask
 
 #: The gripper open, the arm still.
 NO_OP = np.array([0.0] * 6 + [-1.0])
 
 #: Attempts of robosuite's to lay things out without overlap before we give up: LIBERO never would.
 _LAYOUT_ATTEMPTS = 50
+
+
+#: What sensors and cameras read of the physics.
+_VISIBLE = (
+    *("qpos", "qvel", "xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
+    *("cam_xpos", "cam_xmat", "light_xpos", "light_xdir"),
+)
+
+#: Sensors that are not part of an observation, but of others' formulas.
+_NEEDED_BY_OTHERS = ("world_pose_in_gripper",)
+
+#: What the controller goes on from; the rest it looks up, or has from the reset.
+_OF_CONTROLLER = ("goal_pos", "goal_ori")
+
+#: The most things that are drawn, as robosuite has it.
+_MAX_GEOMS = 1000
 
 
 class NoLayout(RuntimeError):
@@ -45,9 +62,7 @@ class Scene:
                 ignore_done=True,
             )
         except FileNotFoundError as error:
-            raise stack.MissingPart(
-                "the assets of LIBERO lack something that %s needs: %s" % (task.name, error)
-            ) from error
+            raise MissingPart("the assets of LIBERO lack something that %s needs: %s" % (task.name, error)) from error
         env = self._env = self._control.env
         self.model, self.data = env.sim.model._model, env.sim.data._data
         # A hard reset appends these once more, so each draws two random numbers in the first episode of a new
@@ -64,7 +79,7 @@ class Scene:
         self._stepper: Optional[Stepper] = None
         self._exact = True
         self._check_steps()
-        stack.trim(api.mujoco)
+        install.trim(api.mujoco)
 
     def _check_steps(self) -> None:
         """See whether our steps equal robosuite's to the bit; they do not with versions of MuJoCo before 3.3."""
@@ -237,19 +252,6 @@ class Scene:
         return np.concatenate(found)
 
 
-#: What sensors and cameras read of the physics.
-_VISIBLE = (
-    *("qpos", "qvel", "xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
-    *("cam_xpos", "cam_xmat", "light_xpos", "light_xdir"),
-)
-
-#: Sensors that are not part of an observation, but of others' formulas.
-_NEEDED_BY_OTHERS = ("world_pose_in_gripper",)
-
-#: What the controller goes on from; the rest it looks up, or has from the reset.
-_OF_CONTROLLER = ("goal_pos", "goal_ori")
-
-
 def _sensor(function: Any) -> Any:
     """Make a function what robosuite takes for a sensor."""
 
@@ -260,4 +262,123 @@ def _sensor(function: Any) -> Any:
     return sensor
 
 
-__all__ = ["NO_OP", "NoLayout", "Scene"]
+class Stepper:
+    """robosuite's control of the arm, to the bit, in a third of its time; made anew after every reset.
+
+    robosuite computes a whole forward pass three times a physics step, the Jacobians four times, and the same constants
+    every time. Here each is computed once, by the same formulas in the same order; `Scene` makes sure on every machine
+    that the results are the same.
+    """
+
+    def __init__(self, api: Any, env: Any) -> None:
+        robot = env.robots[0]
+        model = env.sim.model._model
+        self._api, self._env, self._model, self._data = api, env, model, env.sim.data._data
+        self._controller, self._gripper = robot.controller, robot.gripper
+        self._substeps = int(env.control_timestep / env.model_timestep)
+        self._site = env.sim.model.site_name2id(robot.controller.eef_name)
+        self._arm, self._grip = robot._ref_joint_actuator_indexes, robot._ref_joint_gripper_actuator_indexes
+        self._low, self._high = robot.torque_limits
+        limits = model.actuator_ctrlrange[self._grip]
+        self._grip_bias, self._grip_weight = 0.5 * (limits[:, 1] + limits[:, 0]), 0.5 * (limits[:, 1] - limits[:, 0])
+        self._jacp, self._jacr = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        self._joints, self._positions = np.array(robot.controller.qvel_index), np.array(robot.controller.qpos_index)
+        self._inertia = np.zeros((model.nv, model.nv))
+
+    def step(self, action: np.ndarray) -> None:
+        """Apply an action for one control period."""
+        mujoco, model, data, env = self._api.mujoco, self._model, self._data, self._env
+        first, second, update, controller = mujoco.mj_step1, mujoco.mj_step2, env._update_observables, self._controller
+        env.timestep += 1
+        grip = np.array([-1.0, 1.0]) * self._gripper.speed * np.sign(action[6:])
+        for i in range(self._substeps):
+            first(model, data)
+            if controller.new_update:  # not in the first step after a reset: robosuite goes on with what it knew there
+                self._sense()
+            if i == 0:
+                controller.set_goal(action[:6])
+            data.ctrl[self._arm] = self._torques().clip(self._low, self._high)
+            self._gripper.current_action = (self._gripper.current_action + grip).clip(-1.0, 1.0)
+            data.ctrl[self._grip] = self._grip_bias + self._grip_weight * self._gripper.current_action
+            second(model, data)
+            update()
+        env.cur_time += env.control_timestep
+
+    def _sense(self) -> None:
+        """Tell the controller where the arm is."""
+        mujoco, model, data, controller = self._api.mujoco, self._model, self._data, self._controller
+        mujoco.mj_jacSite(model, data, self._jacp, self._jacr, self._site)
+        mujoco.mj_fullM(model, self._inertia, data.qM)
+        joints = self._joints
+        controller.ee_pos = np.array(data.site_xpos[self._site])
+        controller.ee_ori_mat = np.array(data.site_xmat[self._site].reshape([3, 3]))
+        controller.ee_pos_vel = np.dot(self._jacp, data.qvel)
+        controller.ee_ori_vel = np.dot(self._jacr, data.qvel)
+        controller.joint_pos = data.qpos[self._positions]
+        controller.joint_vel = data.qvel[joints]
+        controller.J_pos, controller.J_ori = self._jacp[:, joints], self._jacr[:, joints]
+        controller.J_full = np.vstack([controller.J_pos, controller.J_ori])
+        controller.mass_matrix = self._inertia[joints, :][:, joints]
+        controller.new_update = False
+
+    def _torques(self) -> np.ndarray:
+        """Return what moves the tip towards its goal."""
+        api, c = self._api, self._controller
+        # F = kp (x* - x) - kd v, for position and rotation
+        turn = api.orientation_error(c.goal_ori, c.ee_ori_mat)
+        force = np.multiply(c.goal_pos - c.ee_pos, c.kp[0:3]) + np.multiply(-c.ee_pos_vel, c.kd[0:3])
+        torque = np.multiply(turn, c.kp[3:6]) + np.multiply(-c.ee_ori_vel, c.kd[3:6])
+        _, lambda_pos, lambda_ori, nullspace = api.opspace_matrices(c.mass_matrix, c.J_full, c.J_pos, c.J_ori)
+        wrench = np.concatenate([np.dot(lambda_pos, force), np.dot(lambda_ori, torque)])
+        # τ = Jᵀ Λ F + gravity, and towards the initial joints in what is left free
+        torques = np.dot(c.J_full.T, wrench) + self._data.qfrc_bias[self._joints]
+        torques += api.nullspace_torques(c.mass_matrix, nullspace, c.initial_joint, c.joint_pos, c.joint_vel)
+        c.torques = torques
+        c.new_update = True
+        return torques
+
+
+class Renderer:
+    """Renders one model; several in a process take turns with the graphics library."""
+
+    def __init__(self, mujoco: Any, model: Any, size: Tuple[int, int], faithful: bool) -> None:
+        check_backend()
+        self._mujoco, self._model = mujoco, model
+        width, height = size
+        self._viewport = mujoco.MjrRect(0, 0, width, height)
+        if not faithful:
+            model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
+        look = model.vis.global_
+        look.offwidth, look.offheight = max(width, look.offwidth), max(height, look.offheight)
+        self._context: Any = mujoco.GLContext(look.offwidth, look.offheight)
+        self._context.make_current()
+        self._buffers: Any = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._buffers)
+        self._scene = mujoco.MjvScene(model, maxgeom=_MAX_GEOMS)
+        if not faithful:
+            for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+                self._scene.flags[flag] = 0
+        self._options, self._hand = mujoco.MjvOption(), mujoco.MjvPerturb()
+        self._options.geomgroup[0] = 0  # what collides; what is seen is in group 1
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._image = np.empty((height, width, 3), np.uint8)
+
+    def look(self, data: Any, camera: str) -> np.ndarray:
+        """Return an image, upside down as OpenGL has it; valid until the next look."""
+        mujoco = self._mujoco
+        self._context.make_current()
+        self._camera.fixedcamid = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
+        everything = mujoco.mjtCatBit.mjCAT_ALL
+        mujoco.mjv_updateScene(self._model, data, self._options, self._hand, self._camera, everything, self._scene)
+        mujoco.mjr_render(self._viewport, self._scene, self._buffers)
+        mujoco.mjr_readPixels(self._image, None, self._viewport, self._buffers)
+        return self._image
+
+    def close(self) -> None:
+        """Let go of the graphics context."""
+        if self._context is not None:
+            self._context.make_current()
+            self._buffers.free()
+            self._context.free()
+            self._context = self._buffers = None

@@ -7,18 +7,24 @@ possible before workers are forked, which then share it; a reset lays it out ane
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from ..about import MissingPart
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
-from ..choices import take_options
-from . import stack
+from ..choices import check_choices, check_least, take_options, width_and_height
+from ..graphics import has_gpu
+from . import install
 from .expert import Expert
-from .options import CAMERAS, Options
-from .rendering import Renderer
-from .scene import NO_OP, Scene
-from .suites import SUITES, Suites, SuiteTask
+from .scene import NO_OP, Renderer, Scene
+from .tasks import SUITES, Suites, SuiteTask
+
+#: What we call a camera -> what the model does; observations are named ``<camera of the model>_image``.
+CAMERAS: Dict[str, str] = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+
+LAYOUTS = ("fixed", "sampled")
 
 #: As an episode's `init_state`: begin from a layout that the seed draws, not from a fixed state.
 _SAMPLED = "sampled"
@@ -43,6 +49,44 @@ _SPARE_MEMORY = 0.15
 _prepared: Dict[str, Scene] = {}
 
 
+@dataclass(frozen=True)
+class Options:
+    """How LIBERO is seen and started."""
+
+    cameras: Sequence[str] = ("agentview", "wrist")
+    """Which are rendered, of agentview, wrist."""
+    image_size: Union[int, Sequence[int]] = 128
+    """Width and height in pixels."""
+    faithful: Optional[bool] = None
+    """Render as LIBERO does, to the pixel; False leaves out shadows, reflections and smooth edges; by default where
+    rendering is done by a GPU."""
+    rotate: bool = True
+    """Turn images by 180 degrees, as openpi and OpenVLA expect them; False: upside down, as LIBERO gives them."""
+    settle_steps: int = 10
+    """Steps with an open gripper before an episode begins, in which things fall into place."""
+    layout: str = "fixed"
+    """Where things lie at the start: one of the task's fixed initial states, or sampled anew."""
+    expert: bool = False
+    """Add the field `expert_action`: what a scripted policy would do next; for tasks that fill a basket."""
+    keep_tasks: int = 10
+    """How many tasks' models are kept in memory, as long as there is memory."""
+
+    def __post_init__(self) -> None:
+        check_choices(
+            (
+                ("layout", self.layout, LAYOUTS),
+                *(("camera", camera, tuple(CAMERAS)) for camera in self.cameras),
+            )
+        )
+        width_and_height(self.image_size, 2048)
+        check_least(self, settle_steps=0, keep_tasks=1)
+
+    @property
+    def size(self) -> Tuple[int, int]:
+        """Width and height."""
+        return width_and_height(self.image_size, 2048)
+
+
 class LiberoSimulator(Simulator):
     """A Panda arm in one of LIBERO's scenes, and one or several tasks of its suites."""
 
@@ -58,12 +102,12 @@ class LiberoSimulator(Simulator):
         An episode is truncated after `max_episode_steps`, by default after as many as its suite is evaluated with.
         """
         self.options = take_options(Options, options)
-        backend = stack.prepare()
-        self._suites = Suites(stack.root())
+        backend = install.prepare()
+        self._suites = Suites(install.root())
         self._tasks = {found.name: found for found in find_tasks(self._suites, task, tasks)}
-        self._api = stack.load()
-        faithful = self.options.faithful
-        self._faithful = not stack.renders_in_software(backend) if faithful is None else faithful
+        self._api = install.load()
+        on_a_gpu = backend == "egl" and has_gpu()
+        self._faithful = on_a_gpu if self.options.faithful is None else self.options.faithful
         self._limit = max_episode_steps
         self._rng = np.random.default_rng()
         self._scenes: "OrderedDict[str, Scene]" = OrderedDict()
@@ -81,24 +125,27 @@ class LiberoSimulator(Simulator):
     @classmethod
     def list_tasks(cls) -> Dict[str, str]:
         """Return the suites, and where LIBERO is installed their tasks as well."""
-        return {**SUITES, **(Suites(stack.root()).in_words() if stack.is_installed() else {})}
+        try:
+            return {**SUITES, **Suites(install.root()).in_words()}
+        except MissingPart:
+            return dict(SUITES)
 
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
         try:
-            find_tasks(Suites(stack.root()), task, tasks)
-        except stack.MissingPart as error:
+            find_tasks(Suites(install.root()), task, tasks)
+        except MissingPart as error:
             return [str(error)]
         return []
 
     @classmethod
     def preload(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> None:
         # Models are built without a graphics context, which would not survive a fork.
-        stack.prepare()
-        api = stack.load()
+        install.prepare()
+        api = install.load()
         kept = Options(**{name: value for name, value in options.items() if name == "keep_tasks"}).keep_tasks
-        for found in find_tasks(Suites(stack.root()), task, tasks)[:kept]:
-            if _prepared and not stack.has_memory(_SPARE_MEMORY):
+        for found in find_tasks(Suites(install.root()), task, tasks)[:kept]:
+            if _prepared and not install.has_memory(_SPARE_MEMORY):
                 break
             _prepared[found.name] = Scene(api, found)
 
@@ -117,7 +164,7 @@ class LiberoSimulator(Simulator):
         self._scene = self._scenes[name]
 
     def _has_room(self) -> bool:
-        return len(self._scenes) < self.options.keep_tasks and stack.has_memory(_SPARE_MEMORY)
+        return len(self._scenes) < self.options.keep_tasks and install.has_memory(_SPARE_MEMORY)
 
     def _describe(self) -> Spec:
         width, height = self.options.size
@@ -264,6 +311,3 @@ def axis_angle(quat: np.ndarray) -> np.ndarray:
     # θ = 2 acos w; axis = xyz / √(1 - w²)
     sine = float(np.sqrt(1.0 - w * w))
     return quat[:3] * (2.0 * float(np.arccos(w)) / sine) if sine > 0.0 else np.zeros(3)
-
-
-__all__ = ["LiberoSimulator"]

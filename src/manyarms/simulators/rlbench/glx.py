@@ -6,39 +6,12 @@ A program of its own, for drivers may crash, and what they load should not be in
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 from typing import Any
-
-_SECONDS = 30.0
-
-#: Renderers that are the CPU.
-_SOFTWARE = ("llvmpipe", "softpipe", "swrast", "software rasterizer", "swr (")
 
 _CONFIG = (0x8010, 0x4, 0x8011, 0x1, 0)  # GLX_DRAWABLE_TYPE: pbuffer; GLX_RENDER_TYPE: RGBA
 _BUFFER = (0x8041, 8, 0x8040, 8, 0)  # width and height
 _RGBA_TYPE, _GL_RENDERER = 0x8014, 0x1F01
-
-
-def renderer() -> str:
-    """Return the name of what draws on DISPLAY; "" where nothing does."""
-    try:
-        done = subprocess.run(
-            [sys.executable, __file__],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
-
-
-def is_software(name: str) -> bool:
-    """Tell whether a renderer is the CPU."""
-    return any(word in name.lower() for word in _SOFTWARE)
 
 
 def main() -> None:

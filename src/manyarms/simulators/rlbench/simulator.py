@@ -13,18 +13,15 @@ import os
 import random
 import sys
 from contextlib import ExitStack
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, UnknownTask
 from ..choices import snake_case, take_options
-from . import stack
-from .demos import unroll
-from .eyes import Eyes
-from .modes import MODES, with_unit_quaternion
-from .options import Options
-from .tasks import TASKS
+from . import about, install
+from .options import MODES, Eyes, Options, with_unit_quaternion
+from .tasks import TASKS, task_names, tasks_on_disk
 
 #: The tasks for which RLBench defines more than success.
 _SHAPED = ("reach_target", "slide_block_to_target", "take_lid_off_saucepan")
@@ -60,7 +57,7 @@ class RLBenchSimulator(Simulator):
         self.options = take_options(Options, options)
         if RLBenchSimulator._live:
             raise SpecError("a process can hold one CoppeliaSim: leave rows_per_worker at 1")
-        self._home = stack.Home()
+        self._home = install.Home()
         self._env: Any = None
         self._ready = self._shaken = False
         self._task: Any = None
@@ -76,10 +73,10 @@ class RLBenchSimulator(Simulator):
         # home is given back.
         with ExitStack() as undo:
             undo.callback(self._home.remove)
-            stack.prepare(bool(self.options.cameras))
-            self._api = stack.load()
-            self._known = stack.task_names()
-            self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or "reach_target"])))
+            install.prepare(bool(self.options.cameras))
+            self._api = install.load()
+            self._known = task_names()
+            self._names = list(dict.fromkeys(self._named(name) for name in (tasks or [task or about.task])))
             self._check_rewards()
             self._eyes = Eyes(self._api, self.options)
             self._launch()
@@ -93,8 +90,8 @@ class RLBenchSimulator(Simulator):
 
     @classmethod
     def foresee(cls, task: str = "", tasks: Sequence[str] = (), **options: Any) -> List[str]:
-        known = sorted({*TASKS, *stack.tasks_on_disk()})
-        for name in tasks or [task or "reach_target"]:
+        known = sorted({*TASKS, *tasks_on_disk()})
+        for name in tasks or [task or about.task]:
             if snake_case(name) not in known:
                 raise UnknownTask(name, known)
         return []
@@ -144,10 +141,10 @@ class RLBenchSimulator(Simulator):
         try:
             self._env.launch()
         except RuntimeError as error:
-            raise stack.explain(error) from error
+            raise install.explain(error) from error
         finally:
             os.chdir(folder)
-        stack.unthrottle(api.sim, options.idle_fps)
+        install.unthrottle(api.sim, options.idle_fps)
 
     def _enter(self, name: str) -> None:
         """Go over to a task."""
@@ -162,7 +159,7 @@ class RLBenchSimulator(Simulator):
             np.random.set_state(state[0])
             random.setstate(state[1])
         except RuntimeError as error:
-            raise stack.explain(error) from error
+            raise install.explain(error) from error
         self._name = name
 
     def _first_placed(self) -> List[str]:
@@ -262,7 +259,7 @@ class RLBenchSimulator(Simulator):
     def _give_up(self, error: Exception) -> None:
         """End this worker: only a new process gets a new CoppeliaSim."""
         if isinstance(error, RuntimeError):
-            error = stack.explain(error)
+            error = install.explain(error)
         if not self._ready or "MANYARMS_WORKER" not in os.environ:
             raise error
         print("RLBench cannot go on with %s: %s" % (self._name or "its task", error), file=sys.stderr, flush=True)
@@ -301,7 +298,7 @@ class RLBenchSimulator(Simulator):
             return self._refuse(str(error))
         except RuntimeError as error:
             self._shaken = True
-            raise stack.explain(error) from error
+            raise install.explain(error) from error
         if self._watching:
             self._seen = seen
         success = self._succeeded() if self.options.shaped_rewards else reward > 0.0
@@ -360,7 +357,7 @@ class RLBenchSimulator(Simulator):
                 raise
             except RuntimeError as error:
                 self._shaken = True
-                raise stack.explain(error) from error
+                raise install.explain(error) from error
 
     # -- demonstrations -----------------------------------------------------------------------------------------------
 
@@ -407,10 +404,21 @@ class RLBenchSimulator(Simulator):
             self._home.remove()
 
 
+def unroll(demo: Any, dtypes: Mapping[str, str]) -> Dict[str, Any]:
+    """Stack a demonstration's fields, time first; the action at t leads to the observation at t + 1."""
+    frames = [demo[i] for i in range(len(demo))]
+    observations = {
+        name: np.stack([np.asarray(getattr(frame, name)) for frame in frames]).astype(dtype)
+        for name, dtype in dtypes.items()
+    }
+    unrolled: Dict[str, Any] = {"observations": observations}
+    commands: List[Any] = [(frame.misc or {}).get("joint_position_action") for frame in frames[1:]]
+    if commands and all(command is not None for command in commands):
+        unrolled["joint_position_actions"] = np.stack(commands).astype(np.float32)
+    return unrolled
+
+
 def _seed(seed: int) -> None:
     """Seed what RLBench and its tasks draw from, which is global."""
     np.random.seed(seed % 2**32)
     random.seed(seed)
-
-
-__all__ = ["RLBenchSimulator"]

@@ -1,5 +1,13 @@
 """RLBench's tasks by name: importing RLBench to ask for them would load CoppeliaSim."""
 
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+from typing import List
+
 _NAMES = """
 basketball_in_hoop beat_the_buzz block_pyramid change_channel change_clock close_box close_door close_drawer
 close_fridge close_grill close_jar close_laptop_lid close_microwave empty_container empty_dishwasher
@@ -21,3 +29,16 @@ tv_on unplug_charger water_plants weighing_scales wipe_desk
 """
 
 TASKS = tuple(_NAMES.split())
+
+
+def task_names() -> List[str]:
+    """Return the names of all tasks of the RLBench that is imported, in snake case."""
+    tasks = importlib.import_module("rlbench.tasks")
+    return sorted(module.name for module in pkgutil.iter_modules(tasks.__path__) if not module.name.startswith("_"))
+
+
+def tasks_on_disk() -> List[str]:
+    """Return the names of the tasks of an installed RLBench, without importing it."""
+    spec = importlib.util.find_spec("rlbench")
+    folders = [os.path.join(each, "tasks") for each in spec.submodule_search_locations or ()] if spec else []
+    return [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]

@@ -3,6 +3,12 @@
 Nothing to download and no display to set up. The tasks are written for manyarms; they are like RLBench's, not them.
 """
 
-from ..graphics import set_backend
+from ..about import About
 
-set_backend()  # MuJoCo reads it when it is first imported
+about = About(
+    "our own: RLBench-style tasks on MuJoCo, nothing to install",
+    factory="manyarms.simulators.tabletop.simulator:TabletopSimulator",
+    needs=("mujoco",),
+    install="{python} -m pip install mujoco",
+    task="reach_target",
+)

@@ -83,7 +83,7 @@ class Benchmark:
 
     def evaluation_options(self) -> dict[str, Any]:
         """Return how the simulator is set up to judge a policy; what was chosen stays."""
-        found = registry.fact(self.simulator, "evaluation_options", {})
+        found = registry.about(self.simulator).evaluation_options
         return {name: value for name, value in found.items() if name not in self._options}
 
     def task_names(self) -> list[str]:

@@ -130,6 +130,3 @@ def _task_map(path: str) -> Dict[str, List[str]]:
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.libero_task_map
-
-
-__all__ = ["CAPS", "SUITES", "SuiteTask", "Suites"]

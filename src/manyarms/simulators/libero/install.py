@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Iterator, Optional
 
-from ..graphics import has_gpu, set_backend
+from ..about import MissingPart
+from ..graphics import set_backend
 
-INSTALL = "scripts/install_libero.sh ENV_DIR ASSETS makes an environment for it: make_vec(…, python=ENV_DIR)"
+_INSTALL = "scripts/install_libero.sh ENV_DIR ASSETS makes an environment for it: make_vec(…, python=ENV_DIR)"
 
 _ASSETS = (
     "LIBERO's assets are not part of its package. Download them (the folder `assets` of LIBERO's repository on the "
@@ -25,27 +26,13 @@ _ASSETS = (
 CONFIG_FOLDER = "libero"
 
 
-class MissingPart(ImportError):
-    """Something that LIBERO stands on is not there."""
-
-    missing_part = True
-
-
 def root() -> str:
     """Return where LIBERO is installed, without importing it: that may ask questions."""
     spec = importlib.util.find_spec("libero")
     for folder in spec.submodule_search_locations or () if spec is not None else ():
         if os.path.isdir(os.path.join(folder, "libero", "bddl_files")):
             return os.path.join(folder, "libero")
-    raise MissingPart("LIBERO is not installed in %s: %s" % (sys.prefix, INSTALL))
-
-
-def is_installed() -> bool:
-    """Tell whether this interpreter has LIBERO."""
-    try:
-        return bool(root())
-    except MissingPart:
-        return False
+    raise MissingPart("LIBERO is not installed in %s: %s" % (sys.prefix, _INSTALL))
 
 
 def prepare() -> Optional[str]:
@@ -71,7 +58,7 @@ def _find_config() -> None:
     if not os.path.exists(os.path.join(folder, "config.yaml")):
         raise MissingPart(
             "LIBERO has no config: there is no %s/config.yaml, and without it LIBERO asks questions on standard input. "
-            "Set LIBERO_CONFIG_PATH to the folder that has one; %s" % (folder, INSTALL)
+            "Set LIBERO_CONFIG_PATH to the folder that has one; %s" % (folder, _INSTALL)
         )
 
 
@@ -91,7 +78,7 @@ def load() -> SimpleNamespace:
             wrapper = importlib.import_module("libero.libero.envs.env_wrapper")
             binding = importlib.import_module("robosuite.utils.binding_utils")
     except ImportError as error:
-        raise MissingPart("LIBERO cannot be imported (%s). %s" % (error, INSTALL)) from error
+        raise MissingPart("LIBERO cannot be imported (%s). %s" % (error, _INSTALL)) from error
     libero._assets_path_cache = _find_assets(root())
     controls = importlib.import_module("robosuite.utils.control_utils")
     return SimpleNamespace(
@@ -121,11 +108,6 @@ def _without_device() -> Iterator[None]:
             os.environ["MUJOCO_EGL_DEVICE_ID"] = device
 
 
-def renders_in_software(backend: Optional[str]) -> bool:
-    """Tell whether frames are rendered by the CPU."""
-    return backend != "egl" or not has_gpu()
-
-
 def trim(mujoco: Any) -> None:
     """Give back what building a model has left: MuJoCo's cache of meshes and textures, and freed memory."""
     if hasattr(mujoco, "mj_clearCache"):  # a capacity of 0 instead would crash
@@ -143,16 +125,3 @@ def has_memory(share: float) -> bool:
             name, _, value = line.partition(":")
             numbers[name] = float(value.split()[0])
     return numbers["MemAvailable"] > share * numbers["MemTotal"]
-
-
-__all__ = [
-    "INSTALL",
-    "MissingPart",
-    "has_memory",
-    "is_installed",
-    "load",
-    "prepare",
-    "renders_in_software",
-    "root",
-    "trim",
-]

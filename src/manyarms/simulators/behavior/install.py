@@ -8,18 +8,20 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ..about import Finding, MissingPart, absent, fault, ok
 from ..base import SpecError
-from . import gpus
-from .releases import Release
+from .releases import RELEASES, Release, release_of
 
-INSTALL = "scripts/install_behavior.sh of manyarms' repository installs Isaac Sim, OmniGibson and the datasets"
+_INSTALL = "scripts/install_behavior.sh of manyarms' repository installs Isaac Sim, OmniGibson and the datasets"
 
 _DATA = "OMNIGIBSON_DATA_PATH"
 _ISAAC = "ISAAC_PATH"
@@ -31,11 +33,13 @@ _MEANINGS = {
     "EXP_PATH": "Isaac Sim's folder apps (by default $ISAAC_PATH/apps)",
 }
 
+#: GPUs for computing only; the architecture does not tell (an A40 has what an A100 lacks).
+_COMPUTING_ONLY = re.compile(r"\b(P100|V100|A100|A800|A30|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
+
+_HOPPER = 9.0
+_LEAST_DRIVER = 570
+
 _EXPORT = "Workers need it from their start: export it, or give make_vec(env={…})"
-
-
-class MissingPart(ImportError):
-    """Something that BEHAVIOR stands on is not there."""
 
 
 class Broken(RuntimeError):
@@ -46,7 +50,7 @@ def prepare() -> str:
     """Set what Kit and OmniGibson read from the environment; say all that is missing, or return where the data is."""
     wrong = missing_variables()
     if wrong:
-        raise MissingPart("%s. %s. %s" % ("; ".join(wrong), _EXPORT, INSTALL))
+        raise MissingPart("%s. %s. %s" % ("; ".join(wrong), _EXPORT, _INSTALL))
     for name in (_DATA, _ISAAC):
         if os.environ.get(name):  # Kit works elsewhere, and takes ~ for a name
             os.environ[name] = _folder(name)
@@ -62,7 +66,7 @@ def missing() -> List[str]:
     """Say what is missing, as far as can be seen without importing or starting any of it."""
     wrong = missing_variables()
     if importlib.util.find_spec("omnigibson") is None:
-        wrong.append("OmniGibson is not installed for %s. %s" % (sys.executable, INSTALL))
+        wrong.append("OmniGibson is not installed for %s. %s" % (sys.executable, _INSTALL))
     return wrong
 
 
@@ -102,13 +106,59 @@ def choose_gpu() -> List[str]:
     first = os.environ.get("MANYARMS_WORKER", "0") == "0" and not os.environ.get("MANYARMS_PLACED")
     if first and chosen not in ("", "0"):
         said.append("Isaac Sim may hang unless its first process is on GPU 0, and this one is on GPU %s" % chosen)
-    found = gpus.survey()
+    found = survey_gpus()
     if chosen.isdigit() and int(chosen) < len(found):
         found = [found[int(chosen)]]
-    said += gpus.complaints(found)
+    said += complaints(found)
     for text in said:
         print("warning: " + text, file=sys.stderr, flush=True)
     return said
+
+
+class Gpu(NamedTuple):
+    """What nvidia-smi says of a GPU."""
+
+    name: str
+    driver: str
+    capability: float
+
+
+def survey_gpus(seconds: float = 10.0) -> List[Gpu]:
+    """Return the GPUs of this machine, by number."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=seconds, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = [line.split(", ") for line in said.stdout.decode().splitlines()]
+    return [Gpu(line[0], line[1], _number(line[2])) for line in lines if len(line) == 3]
+
+
+def _number(text: str) -> float:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else 0.0
+
+
+def complaints(gpus: Sequence[Gpu]) -> List[str]:
+    """Say what is known to go wrong on these GPUs."""
+    return [*_old_drivers(gpus), *_without_ray_tracing(gpus)]
+
+
+def _old_drivers(gpus: Sequence[Gpu]) -> List[str]:
+    return [
+        "%s needs the NVIDIA driver %d or later for Isaac Sim, and %s is installed"
+        % (gpu.name, _LEAST_DRIVER, gpu.driver)
+        for gpu in dict.fromkeys(gpus)
+        if gpu.capability >= _HOPPER and _number(gpu.driver.partition(".")[0]) < _LEAST_DRIVER
+    ]
+
+
+def _without_ray_tracing(gpus: Sequence[Gpu]) -> List[str]:
+    return [
+        "%s has no ray-tracing cores: Isaac Sim's images will be blurred or mosaic-like. Render on a GPU that "
+        "has them (RTX, L40, A40), or expect policies to see badly" % gpu.name
+        for gpu in dict.fromkeys(gpus)
+        if _COMPUTING_ONLY.search(gpu.name)
+    ]
 
 
 class AppData:
@@ -154,7 +204,7 @@ def load() -> Any:
         with _undisturbed():
             return importlib.import_module("omnigibson")
     except ImportError as error:
-        raise MissingPart("OmniGibson cannot be imported by %s (%s). %s" % (sys.executable, error, INSTALL)) from error
+        raise MissingPart("OmniGibson cannot be imported by %s (%s). %s" % (sys.executable, error, _INSTALL)) from error
 
 
 def _load_compiler() -> None:
@@ -169,13 +219,17 @@ def check_isaac(release: Release) -> None:
     """Refuse an Isaac Sim that this OmniGibson is not made for."""
     if not os.environ.get(_ISAAC):
         return
-    with open(os.path.join(os.environ[_ISAAC], "VERSION"), encoding="utf-8") as file:
-        version = file.read().strip().partition("-")[0]
+    version = _version_of(os.environ[_ISAAC])
     if not version.startswith(release.isaac):
         raise MissingPart(
             "ISAAC_PATH holds Isaac Sim %s, and OmniGibson %s is made for %s. %s"
-            % (version, release.version, release.isaac, INSTALL)
+            % (version, release.version, release.isaac, _INSTALL)
         )
+
+
+def _version_of(isaac: str) -> str:
+    with open(os.path.join(isaac, "VERSION"), encoding="utf-8", errors="replace") as file:
+        return file.read().strip().partition("-")[0]
 
 
 def set_macros(og: Any, values: Dict[str, Any]) -> None:
@@ -241,19 +295,68 @@ def sensors_of(robot: Any, names: Dict[str, str]) -> Dict[str, Any]:
     return found
 
 
-__all__ = [
-    "INSTALL",
-    "AppData",
-    "Broken",
-    "MissingPart",
-    "abilities",
-    "check_isaac",
-    "choose_gpu",
-    "launch",
-    "load",
-    "missing",
-    "missing_variables",
-    "prepare",
-    "sensors_of",
-    "set_macros",
-]
+# -- what the doctor asks, in the interpreter of the workers ----------------------------------------------------------
+
+
+def findings(python: str) -> List[Finding]:
+    """Check everything that BEHAVIOR stands on; the interpreter that this runs in is called `python`."""
+    release, found = omnigibson(python)
+    return [found, isaac_sim(release), datasets(release), *graphics()]
+
+
+def omnigibson(python: str) -> Tuple[Release, Finding]:
+    """Tell which OmniGibson there is, and whether this Python is the one that its Isaac Sim is built for."""
+    name, first = "OmniGibson", next(iter(RELEASES.values()))
+    spec = importlib.util.find_spec("omnigibson")
+    if spec is None or spec.origin is None:
+        return first, fault(name, f"{python} does not find it", _INSTALL)
+    with open(spec.origin, encoding="utf-8") as file:  # importing it takes its time, and sets signal handlers
+        told = re.search(r'^__version__ = .*?"(\d[\w.]*)"', file.read(), re.MULTILINE)
+    version, own = told.group(1) if told else "", "%d.%d" % sys.version_info[:2]
+    try:
+        release = release_of(version)
+    except SpecError as error:
+        return first, fault(name, str(error), "scripts/install_behavior.sh")
+    if own != release.python:
+        found = f"{version} in Python {own}; its Isaac Sim {release.isaac} is built for {release.python}"
+        return release, fault(name, found, f"scripts/install_behavior.sh --python python{release.python}")
+    return release, ok(name, f"{version} in Python {own}")
+
+
+def isaac_sim(release: Release) -> Finding:
+    """Look for Isaac Sim where ISAAC_PATH says it lies, or among the packages of pip."""
+    root, fix = _folder(_ISAAC), f"export {_ISAAC}=<folder of Isaac Sim {release.isaac}>"
+    if not root:
+        if importlib.util.find_spec("isaacsim") is not None:
+            return ok(_ISAAC, "not set; the package isaacsim finds itself")
+        return fault(_ISAAC, "not set", fix)
+    if not os.path.isfile(os.path.join(root, "VERSION")):
+        return fault(_ISAAC, f"there is no file VERSION in {root}", fix)
+    version = _version_of(root)
+    if not version.startswith(release.isaac):
+        return fault(_ISAAC, f"{root} holds {version}; OmniGibson {release.version} is made for {release.isaac}", fix)
+    return ok(_ISAAC, f"Isaac Sim {version}, {root}")
+
+
+def datasets(release: Release) -> Finding:
+    """Look for the three datasets."""
+    root = _folder(_DATA)
+    if not root:
+        return fault(_DATA, "not set", f"export {_DATA}=<folder of BEHAVIOR's datasets>")
+    fix = f"scripts/install_behavior.sh --only data --data {root}"
+    if not os.path.isdir(root):
+        return fault(_DATA, f"there is no folder {root}", fix)
+    wanted = ("omnigibson-robot-assets", "behavior-1k-assets", release.dataset)
+    lacking = [each for each in wanted if not os.path.isdir(os.path.join(root, each))]
+    return fault(_DATA, f"{', '.join(lacking)} not in {root}", fix) if lacking else ok(_DATA, root)
+
+
+def graphics() -> List[Finding]:
+    """Say what is known to go wrong on the GPUs that are here."""
+    gpus = survey_gpus()
+    if not gpus:
+        return [fault("GPU", "nvidia-smi finds none", "Isaac Sim needs an NVIDIA GPU and its driver")]
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    found = [fault("GPU", text, "install a newer NVIDIA driver") for text in _old_drivers(gpus)]
+    found = found or [ok("GPU", f"{names}, driver {gpus[0].driver}")]
+    return [*found, *(absent("ray tracing", text) for text in _without_ray_tracing(gpus)[:1])]
