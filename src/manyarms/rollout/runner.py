@@ -238,7 +238,8 @@ class Runner:
             builder = self._builders.pop(row, None)
             self._queues.clear(row)
             if ready.aborted[i]:
-                self._tell_end(row, None)
+                if builder is not None:  # else it was lost before it began
+                    self._tell_end(row, None)
                 schedule.retry(turn, str(info_of(ready.infos, i).get("failure", "")))
                 continue
             assert builder is not None
