@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 
 import manyarms
 from manyarms import cli, trust
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning.checkpoint import CheckpointPolicy
-from manyarms.policies.registry import find_policy
+from manyarms.policies.checkpoints import inspect
+from manyarms.policies.openvla_oft.folder import OftFolder
+from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.recording import Recording
 from manyarms.simulators.behavior.options import Options as BehaviorOptions
 from manyarms.simulators.libero.options import Options as LiberoOptions
@@ -31,6 +33,8 @@ from manyarms.simulators.libero.suites import SuiteTask
 from manyarms.simulators.rlbench.options import Options as RLBenchOptions
 from manyarms.simulators.tabletop.simulator import Options as TabletopOptions
 from manyarms.vector.config import VectorConfig
+from oft import SPEC, STATE, golden_with_tokenizer, observed
+from pi0_checkpoints import pi0_folder
 from training import CONFIG, in_folder, written
 
 #: What a stranger's module does when it is imported: it tells on itself.
@@ -308,26 +312,81 @@ def _places(tree: dict[str, Any], way: tuple[str, ...] = ()) -> list[tuple[str, 
     return [*((*way, key) for key in tree), *inner]
 
 
-@settings(max_examples=40)
-@given(data=st.data())
-@pytest.mark.parametrize("kind", ["pi0_tiny", "openvla_oft_tiny"])
-def test_any_config_of_a_model_is_taken_or_refused_in_words(kind: str, data: st.DataObject, tmp_path: Path) -> None:
-    from manyarms.policies.checkpoints import inspect
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small checkpoints of others, with all that acting needs."""
+    folder = tmp_path_factory.mktemp("models")
+    return {"pi0": pi0_folder(folder / "pi0"), "openvla_oft": golden_with_tokenizer(folder / "oft")}
 
-    golden = GOLDEN / kind
-    config = json.loads((golden / "config.json").read_text())
-    *way, last = data.draw(st.sampled_from(_places(config)))
-    part = config
+
+def _acts(kind: str, folder: Path) -> None:
+    inspect(folder)
+    policy = make_policy(kind, SPEC, {"model_path": str(folder), **(STATE if kind == "openvla_oft" else {})})
+    assert policy.act(observed(1)).actions[""].shape[-1] == 7
+
+
+@pytest.mark.parametrize("kind", ["pi0", "openvla_oft"])
+def test_checkpoints_of_others_act_as_they_are(kind: str, models: dict[str, Path]) -> None:
+    """Or the tests below, which spoil them, show nothing."""
+    _acts(kind, models[kind])
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(data=st.data())
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("pi0", "config.json"),
+        ("pi0", "norm_stats.json"),
+        ("pi0", "tokenizer.json"),
+        ("openvla_oft", "config.json"),
+        ("openvla_oft", "dataset_statistics.json"),
+        ("openvla_oft", "tokenizer.json"),
+    ],
+)
+def test_whatever_is_in_a_model_of_others_it_acts_or_is_refused_in_words(
+    kind: str, name: str, data: st.DataObject, models: dict[str, Path]
+) -> None:
+    file = models[kind] / name
+    before = file.read_text()
+    content = json.loads(before)
+    *way, last = data.draw(st.sampled_from(_places(content)))
+    part = content
     for key in way:
         part = part[key]
-    part[last] = data.draw(JSON)
-    for file in golden.iterdir():
-        beside = tmp_path / file.name
-        if file.name != "config.json" and not beside.exists():
-            beside.symlink_to(file)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with suppress(ConfigError):
-        inspect(tmp_path)
+    if data.draw(st.booleans()):
+        part[last] = data.draw(JSON | st.sampled_from([0, [], {}, [0.0] * 7, [[1.0]], "x", 1e300, None]))
+    else:
+        del part[last]
+    try:
+        file.write_text(json.dumps(content))
+        with suppress(ManyarmsError):
+            _acts(kind, models[kind])
+    finally:
+        file.write_text(before)
+
+
+HEADS = ("action_head--1_checkpoint.pt", "proprio_projector--1_checkpoint.pt")
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+@pytest.mark.parametrize("name", HEADS)
+def test_any_bytes_of_a_head_are_refused_in_words(name: str, data: st.DataObject, models: dict[str, Path]) -> None:
+    file = models["openvla_oft"] / name
+    before = file.read_bytes()
+    changed = bytearray(before)
+    for _ in range(data.draw(st.integers(1, 5))):
+        changed[data.draw(st.integers(0, len(before) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        file.write_bytes(data.draw(st.sampled_from([bytes(changed), bytes(changed[: len(changed) // 2])])))
+        with suppress(ManyarmsError):
+            folder = OftFolder(file.parent)
+            folder.action_head()
+            folder.state_projector()
+    finally:
+        file.write_bytes(before)
 
 
 def test_an_index_of_weights_names_files_beside_it_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder
-from manyarms.policies.statistics import FieldStatistics, load_lerobot_stats, load_norm_stats
+from manyarms.policies.statistics import FieldStatistics, field_statistics, load_lerobot_stats, load_norm_stats
 from manyarms.policies.transforms import MinMax, Quantile, ZScore
 
 NORMALISATIONS: dict[str, type[ZScore | Quantile | MinMax]] = {
@@ -144,10 +144,10 @@ def _saved_with_policy(path: Path) -> dict[str, FieldStatistics]:
         arrays = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error
-    known = {field.name for field in fields(FieldStatistics)}
+    known = {field.name for field in fields(FieldStatistics) if field.name != "mask"}
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         feature, _, what = name.rpartition(".")
         if what in known:
             found.setdefault(_LEROBOT_NAMES.get(feature, feature), {})[what] = array.astype(np.float64)
-    return {feature: FieldStatistics(**parts) for feature, parts in found.items()}
+    return {feature: field_statistics(path, feature, parts) for feature, parts in found.items()}
