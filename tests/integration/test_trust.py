@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -20,13 +21,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyarms
+import watched
 from manyarms import cli, trust
 from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning.checkpoint import CheckpointPolicy
+from manyarms.learning.settings import load
+from manyarms.learning.training import train
 from manyarms.policies.checkpoints import inspect
 from manyarms.policies.openvla_oft.folder import OftFolder
 from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.recording import Recording
+from manyarms.reporting.watched import WatchedRun
 from manyarms.simulators.behavior.options import Options as BehaviorOptions
 from manyarms.simulators.libero.options import Options as LiberoOptions
 from manyarms.simulators.libero.suites import SuiteTask
@@ -35,6 +40,7 @@ from manyarms.simulators.tabletop.simulator import Options as TabletopOptions
 from manyarms.vector.config import VectorConfig
 from oft import SPEC, STATE, golden_with_tokenizer, observed
 from pi0_checkpoints import pi0_folder
+from today import DATA
 from training import CONFIG, in_folder, written
 
 #: What a stranger's module does when it is imported: it tells on itself.
@@ -265,6 +271,114 @@ def test_what_is_no_json_object_is_refused_in_words(name: str, content: str, tmp
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError):
         (CheckpointPolicy if name == "policy.json" else Recording)(tmp_path)
+
+
+# -- folders to go on in ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short training run and an evaluation of it, both to be gone on with."""
+    folder = tmp_path_factory.mktemp("begun")
+    train(load(written(folder), [*in_folder(folder), "runner.max_steps=1", "runner.save_interval=1"]))
+    policy = str(folder / "walk" / "checkpoints" / "global_step_1")
+    manyarms.evaluate("standins:Walker", policy=policy, episodes=2, out=folder / "judged", trust_code=True)
+    (folder / "judged" / "episodes-0.jsonl").write_text("")
+    shutil.copytree(DATA / "recording", folder / "tape")
+    return folder
+
+
+def going_on(folder: Path, *trusting: str) -> dict[str, list[str]]:
+    """Return the commands that go on with what is in a folder."""
+    words = [*in_folder(folder), "runner.max_steps=2", "runner.save_interval=1"]
+    return {
+        "walk": ["train", str(folder / "walk.yaml"), "--resume", *words, *trusting],
+        "judged": ["eval", "tabletop", "--policy", "random", "--out", str(folder / "judged"), "--resume", *trusting],
+        "tape": ["record", "tabletop", "--policy", "random", "--out", str(folder / "tape"), "--resume", *trusting],
+    }
+
+
+LINKS = {
+    "walk": [".lock", "metrics.jsonl", "evaluations.jsonl", "run.json", "config.yaml", "report.html"],
+    "judged": ["episodes-0.jsonl", "config.json", "results.json"],
+    "tape": ["episodes", "recording.json"],
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in LINKS.items() for name in names])
+def test_a_folder_to_go_on_in_leads_to_no_file_elsewhere(
+    kind: str, name: str, begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    precious = tmp_path / "precious"
+    precious.write_text("a key\n")
+    part = tmp_path / "copy" / kind / name
+    shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+    part.symlink_to(precious)
+    said = refused(capsys, *going_on(tmp_path / "copy")[kind])
+    assert f"{part} is a link that leads out of the folder" in said
+    assert "trust" in said
+    assert precious.read_text() == "a key\n"
+
+
+@pytest.mark.parametrize("name", ["live", "checkpoints", "tensorboard", "video", "checkpoints/global_step_2"])
+def test_a_folder_to_go_on_in_leads_to_no_folder_elsewhere(
+    name: str, begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Old live files are removed, and would be whatever they are."""
+    shutil.copytree(begun, tmp_path / "copy")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "letter.txt").touch()
+    part = tmp_path / "copy" / "walk" / name
+    shutil.rmtree(part, ignore_errors=True)
+    part.symlink_to(tmp_path / "precious")
+    assert "leads out of the folder" in refused(capsys, *going_on(tmp_path / "copy")["walk"])
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["letter.txt"]
+
+
+def test_a_pipe_in_a_folder_to_go_on_in_is_not_waited_for(
+    begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    (tmp_path / "copy" / "walk" / "evaluations.jsonl").unlink()
+    os.mkfifo(tmp_path / "copy" / "walk" / "evaluations.jsonl")
+    assert "is no file" in refused(capsys, *going_on(tmp_path / "copy")["walk"])
+
+
+def test_links_of_ones_own_are_followed_when_they_are_trusted_and_within_the_folder(
+    begun: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    large = tmp_path / "large_disk"
+    (tmp_path / "copy" / "walk" / "checkpoints").rename(large)
+    (tmp_path / "copy" / "walk" / "checkpoints").symlink_to(large)
+    assert cli.run(going_on(tmp_path / "copy", "--trust-code")["walk"]) == 0
+    assert (large / "global_step_2").is_dir()
+    shutil.copytree(begun, tmp_path / "second")
+    (tmp_path / "second" / "walk" / "newest").symlink_to("checkpoints/global_step_1")
+    assert cli.run(going_on(tmp_path / "second")["walk"]) == 0
+
+
+def test_who_watches_a_folder_writes_nowhere_else(tmp_path: Path) -> None:
+    run = watched.training(tmp_path / "run")
+    watched.write_live(run, watched.rows(2))
+    for place, elsewhere in ((run / "live" / "watched", tmp_path / "new"), (run / "live", tmp_path / "other")):
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+        if place.name == "live":
+            elsewhere.mkdir()
+        place.symlink_to(elsewhere)
+        WatchedRun(run).state()
+    assert not (tmp_path / "new").exists()
+    assert [*(tmp_path / "other").iterdir()] == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"episodes": [1]}', "\udcff"])
+def test_an_evaluation_whose_settings_cannot_be_read_is_not_gone_on_with(
+    content: str, begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    (tmp_path / "copy" / "judged" / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert "was begun with other settings" in refused(capsys, *going_on(tmp_path / "copy")["judged"])
 
 
 # -- weights and data -------------------------------------------------------------------------------------------------

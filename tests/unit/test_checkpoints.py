@@ -99,7 +99,7 @@ def test_what_is_no_file_is_not_read(name: str, digested: bool, kind: str, saved
     _put(kind, saved / name)
     if not digested:
         (saved / "SHA256SUMS").unlink()
-    with pytest.raises(ConfigError, match="no checkpoint|it is no file"):
+    with pytest.raises(ConfigError, match=r"no checkpoint|it is no file"):
         CheckpointPolicy(saved)(SPEC) if name == "policy.json" else load(saved, course())
     if name == "model.safetensors":
         with pytest.raises(ConfigError, match="it is no file"):
