@@ -41,13 +41,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a process that imports what this one does: the same manyarms, and the tests' modules.
 
-    What PYTHONPATH holds already comes after: a test must not fall back on a copy that is installed somewhere.
+    A PYTHONPATH that is given comes after, and then what it holds already: a test must not fall back on a copy that is
+    installed somewhere.
     """
     import manyarms
 
     source, tests = Path(manyarms.__file__).resolve().parent.parent, REPOSITORY / "tests"
-    path = [str(source), str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables}
+    own = [str(source), str(tests), variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
+    return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, own))}
 
 
 #: Types of models that there are golden tests for.

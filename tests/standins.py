@@ -232,6 +232,20 @@ class Held(Walker):
         return super().step(action)
 
 
+class Stumbling(Walker):
+    """A walker that fails in the first reset after a file was put there."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__(cameras=())
+        self.marker = marker
+
+    def reset(self, task: str | None, seed: int | None, init_state: Any) -> None:
+        if os.path.exists(self.marker):
+            os.remove(self.marker)
+            raise RuntimeError("the scene fell over")
+        super().reset(task, seed, init_state)
+
+
 class HeldHerd(Herd):
     """A herd whose resets and steps can be held up from outside."""
 

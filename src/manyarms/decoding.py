@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,13 @@ MOST_BYTES_OF_MODELS = 64 << 20
 
 class Undecodable(ValueError):
     """Text that holds no value, or one beyond bounds."""
+
+
+def only_file(path: Path) -> Path:
+    """Return the path of a file; one of a pipe or a device, which may never end, is an OSError."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path
 
 
 def read_text(path: Path) -> str:
@@ -53,7 +61,7 @@ def parsed(text: str | bytes) -> Any:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    if path.stat().st_size > MOST_BYTES_OF_MODELS:
+    if only_file(path).stat().st_size > MOST_BYTES_OF_MODELS:
         raise Undecodable(f"{path.name} has more than {MOST_BYTES_OF_MODELS} bytes")
     value = parsed(path.read_bytes())
     if not isinstance(value, dict):

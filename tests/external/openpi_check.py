@@ -105,7 +105,8 @@ def server(source: Path, port: int) -> None:
 @contextmanager
 def started(*command: str, stderr: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """Run a command in the background."""
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}
+    path = filter(None, [str(REPOSITORY / "src"), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
     try:
         yield process

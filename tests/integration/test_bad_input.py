@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
 import textwrap
 import venv
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from manyarms.errors import (
     UnknownName,
 )
 from manyarms.vector import memory
+from manyarms.vector.config import SimulatorConfig, VectorConfig
+from manyarms.vector.display import DisplayConfig
 
 
 @pytest.fixture
@@ -181,13 +185,34 @@ def test_a_simulator_that_never_starts_is_given_up() -> None:
         ({"autoreset_mode": "sometimes"}, "autoreset_mode is 'sometimes'"),
         ({"action_bounds": "wrap"}, "action_bounds is 'wrap'"),
         ({"start_timeout": 0}, "start_timeout is 0"),
+        ({"start_timeout": None}, "start_timeout is None"),
+        ({"start_timeout": float("inf")}, "start_timeout is inf; a worker has at most 1,000,000 seconds"),
+        ({"step_timeout": "soon"}, "step_timeout is 'soon'"),
+        ({"render_rows": [2]}, r"render_rows is \[2\]"),
+        ({"egl_device": "first"}, "egl_device is 'first'"),
         ({"info_bytes": -1}, "info_bytes is -1"),
         ({"env": {"A": 3}}, "environment variables are strings"),
+        ({"rename": ["a"]}, r"rename is \['a'\]; it must be a mapping"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         manyarms.make_vec("gym/CartPole-v1", **{"num_envs": 2, **settings})
+
+
+#: What someone may write for a setting, on the command line or in YAML.
+ANYTHING: list[Any] = [None, True, 0, -1, 2**70, 1.5, float("nan"), float("inf"), "", "x", [], [1], [[1]], ["a"], {}]
+ANYTHING += [{"a": 1}, (1, "a"), b"x", object()]
+
+
+@pytest.mark.parametrize("kind", [VectorConfig, SimulatorConfig, DisplayConfig], ids=lambda kind: kind.__name__)
+def test_any_value_of_a_setting_is_taken_or_refused_in_words(kind: Any) -> None:
+    needed = {VectorConfig: {"num_envs": 2}, SimulatorConfig: {"id": "gym/CartPole-v1"}, DisplayConfig: {}}[kind]
+    kind(**needed)
+    for field in fields(kind):
+        for value in ANYTHING:
+            with contextlib.suppress(ConfigError):
+                kind(**{**needed, field.name: value})
 
 
 @pytest.mark.parametrize(

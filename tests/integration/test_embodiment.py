@@ -13,7 +13,7 @@ import pytest
 
 import houses
 import interpreters
-from conftest import REPOSITORY
+from conftest import REPOSITORY, environment
 from manyarms import cli, make_vec
 from manyarms.cli import eval as evaluation
 from manyarms.learning.settings import load
@@ -73,7 +73,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def train(recipe: str, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a recipe as users do."""
     command = ["bash", str(EMBODIMENT / "run_embodiment.sh"), recipe, *words]
-    env = {**os.environ, **variables}
+    env = environment(**variables)
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=600, check=False)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace as changed
 from pathlib import Path
 
 import av
@@ -231,6 +232,21 @@ def test_a_recording_that_does_not_match_is_told_apart(tmp_path: Path, capsys: p
     out = capsys.readouterr().out
     assert "✗ episode 1: position after 3 steps is 1e-09 away" in out
     assert f"{len(recording) - 1} of {len(recording)} episodes came out the same" in out
+
+
+def test_an_episode_that_is_lost_before_it_begins_is_recorded_and_replayed_all_the_same(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    tapes: list[Recording] = []
+    for name, stumbles in (("plain", False), ("lost", True)):
+        if stumbles:
+            marker.touch()
+        config = RecordConfig("standins:Stumbling", out=tmp_path / name, episodes=3, num_envs=1, max_episode_steps=9)
+        tapes.append(record.run(changed(config, options=(f"marker={marker}",))))
+    plain, lost = ([episode.observations["position"].tolist() for episode in tape] for tape in tapes)
+    assert plain == lost
+    marker.touch()
+    assert replay.run(ReplayConfig(tmp_path / "lost", num_envs=1, trust_code=True)).same
+    assert not marker.exists(), "it stumbled"
 
 
 def test_recording_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

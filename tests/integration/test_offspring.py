@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import manyarms
+from conftest import environment
 from manyarms.doctor.examination import ask
 from manyarms.vector.config import SimulatorConfig
 from manyarms.vector.egl import drawing_failure
@@ -117,9 +118,10 @@ SCRIPT = """
 
 def start_run(how: str, then: str = "sleep") -> tuple[Any, list[int]]:
     """Start a main process; return it, and the numbers of what its simulators have started and of its workers."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), how, then]
-    process: Any = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    process: Any = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
+    )
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 4
     return process, pids
@@ -165,6 +167,6 @@ def test_a_check_of_a_simulator_ends_what_it_started(tmp_path: Path) -> None:
 
 def test_a_program_that_is_asked_takes_what_it_started_with_it() -> None:
     code = "import time; from standins import beget; print(beget(), flush=True)"
-    answer = ask([sys.executable, "-c", code], 60.0, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    answer = ask([sys.executable, "-c", code], 60.0, environment())
     assert answer.failure == ""
     wait_until_gone([int(answer.said)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,34 @@ def _other_head(folder: Path) -> None:
     torch.save({name: tensor for name, tensor in content.items() if "blocks.1" not in name}, path)
 
 
+def _head_of_one_number(folder: Path) -> None:
+    path = folder / "action_head--1_checkpoint.pt"
+    content = torch.load(path, weights_only=True)
+    content["model.fc2.bias"] = torch.tensor(0.0)
+    torch.save(content, path)
+
+
+def _head_that_is_not_finite(folder: Path) -> None:
+    path = folder / "action_head--1_checkpoint.pt"
+    content = torch.load(path, weights_only=True)
+    torch.save({name: torch.full_like(tensor, torch.nan) for name, tensor in content.items()}, path)
+
+
+def _head_of_parts_that_are_lost(folder: Path) -> None:
+    path = folder / "action_head--1_checkpoint.pt"
+    with zipfile.ZipFile(path) as whole:
+        members = {name: whole.read(name) for name in whole.namelist() if name.endswith(("data.pkl", "version"))}
+    with zipfile.ZipFile(path, "w") as torn:
+        for name, data in members.items():
+            torn.writestr(name, data.replace(b"storage", b"st0rage"))
+
+
+def _one_quantile_for_all(folder: Path) -> None:
+    statistics = json.loads((folder / "dataset_statistics.json").read_text())
+    statistics["libero_spatial_no_noops"]["action"]["q99"] = 1.0
+    (folder / "dataset_statistics.json").write_text(json.dumps(statistics))
+
+
 def _head_of_diffusion(folder: Path) -> None:
     torch.save({"noise_predictor.fc1.weight": torch.zeros(2, 2)}, folder / "action_head--1_checkpoint.pt")
 
@@ -119,6 +148,10 @@ def _head_of_diffusion(folder: Path) -> None:
         (_garbage("action_head--1_checkpoint.pt"), r"action_head--1_checkpoint.pt cannot be read"),
         (_poisoned, r"proprio_projector--1_checkpoint.pt cannot be read"),
         (_other_head, r"missing: model.mlp_resnet_blocks.1"),
+        (_head_of_one_number, r"action_head--1_checkpoint.pt is another head"),
+        (_head_that_is_not_finite, r"action_head--1_checkpoint.pt is corrupted.*not all of it is finite"),
+        (_head_of_parts_that_are_lost, r"action_head--1_checkpoint.pt cannot be read"),
+        (_one_quantile_for_all, r"'action' has single numbers or arrays of unlike shapes"),
         (_head_of_diffusion, r"action_head--1_checkpoint.pt is another head.*noise_predictor"),
     ],
 )

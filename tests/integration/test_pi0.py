@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -297,6 +298,37 @@ def change(path: Path, how: Callable[[dict[str, torch.Tensor]], Any]) -> None:
     save_file(weights, path / "model.safetensors")
 
 
+def claim_a_long_header(path: Path) -> None:
+    """A file of holes, which is as long as its header claims."""
+    with (path / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", (1 << 40) - 8))
+        file.truncate(1 << 40)
+
+
+def name_tokens_beyond(path: Path) -> None:
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = dict.fromkeys(tokenizer["model"]["vocab"], 10**9)
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def lose_the_unknown_word(path: Path) -> None:
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    tokenizer["model"] = {"type": "WordLevel", "vocab": {}, "unk_token": "x"}
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def give_one_mean_for_all(path: Path) -> None:
+    statistics = json.loads((path / "norm_stats.json").read_text())
+    statistics["norm_stats"]["state"] = {"mean": 0.0, "std": 1.0}
+    (path / "norm_stats.json").write_text(json.dumps(statistics))
+
+
+def give_means_of_images(path: Path) -> None:
+    statistics = json.loads((path / "norm_stats.json").read_text())
+    statistics["norm_stats"]["state"] = {"mean": [[[0.0]]] * 3, "std": [[[1.0]]] * 3}
+    (path / "norm_stats.json").write_text(json.dumps(statistics))
+
+
 def call_it_bert(path: Path) -> None:
     (path / "config.json").write_text('{"model_type": "bert"}')
 
@@ -320,6 +352,11 @@ def break_the_config(path: Path) -> None:
         (call_it_bert, "config.json says bert"),
         (break_the_config, "config.json cannot be read"),
         (lambda path: (path / "model.safetensors").unlink(), "holds no model.safetensors"),
+        (claim_a_long_header, "no safetensors file.*its header claims to have"),
+        (name_tokens_beyond, "tokenizer.json makes token 1000000000, but the network knows"),
+        (lose_the_unknown_word, "tokenizer.json is no tokenizer.*it fails at"),
+        (give_one_mean_for_all, "'state' has single numbers or arrays of unlike shapes"),
+        (give_means_of_images, "not of a row of numbers"),
         (lambda path: (path / "tokenizer.json").unlink(), "there is no .*tokenizer.json"),
         (lambda path: (path / "tokenizer.json").write_text("{}"), "tokenizer.json is no tokenizer"),
         (lambda path: (path / "norm_stats.json").unlink(), "has no norm_stats.json"),
@@ -333,7 +370,7 @@ def test_a_checkpoint_that_would_not_work_is_refused_by_name(
     shutil.copytree(folder, path)
     spoil(path)
     with pytest.raises(ConfigError, match=rf"(?s){says}"):
-        policy_of(path)
+        policy_of(path).act(seen(1))
 
 
 def test_options_that_cannot_be_meant_are_errors(folder: Path) -> None:
@@ -342,6 +379,10 @@ def test_options_that_cannot_be_meant_are_errors(folder: Path) -> None:
         ({"chunk": 11}, "gives 10 actions"),
         ({"noise": "flow_ode"}, "flow_sde"),
         ({"noise": "flow_sde", "noise_level": 0.0}, "above 0"),
+        ({"steps": 10**9}, "steps is 1000000000; it must be from 1 to 1000"),
+        ({"relative": 2**63}, "relative is 9223372036854775808"),
+        ({"device": "gpu"}, "device is 'gpu'"),
+        ({"norm_stats": "/dev/zero"}, "it is no file"),
         ({"noise": "flow_sde", "steps": 1}, "at least two steps"),
         ({"images": ["top_rgb"]}, "front_rgb"),
         ({"images": {"base_rgb": "front_rgb"}}, "base_0_rgb"),
@@ -386,14 +427,14 @@ def test_images_are_scaled_as_openpi_scales_them() -> None:
 
 
 def test_an_instruction_is_read_as_openpi_reads_it(folder: Path) -> None:
-    tokens, mask = Words(folder, 16, 2).read(["  open_drawer ", "go"])
-    letters = Words(folder, 48, 2).read(["open drawer"])[0][0]
+    tokens, mask = Words(folder, 16, 2, 512).read(["  open_drawer ", "go"])
+    letters = Words(folder, 48, 2, 512).read(["open drawer"])[0][0]
     assert tokens[0, 0] == 2
     assert tokens[0].tolist()[:13] == letters.tolist()[:13]  # <bos>, the letters, a newline
     assert mask.sum(1).tolist() == [13, 4]
     assert tokens[1, 3] == tokens[0, 12]  # the newline
     with pytest.raises(ConfigError, match="raise prompt_length"):
-        Words(folder, 16, 2).read(["a sentence that is too long"])
+        Words(folder, 16, 2, 512).read(["a sentence that is too long"])
 
 
 def test_slots_decide_the_order_of_images() -> None:

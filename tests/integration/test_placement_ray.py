@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -18,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conftest import REPOSITORY
+from conftest import environment
 from manyarms.errors import ConfigError, LearningError, StartError
 from manyarms.learning.settings import load
 from manyarms.learning.training import train as train_in_this_process
@@ -251,7 +250,7 @@ def test_the_death_of_ray_itself_is_told_with_the_command_that_goes_on(
         "Disturbed(pytest.MonkeyPatch(), {3: lambda: kill(sys.argv[1]).wait()}); main(['train', *sys.argv[2:]])"
     )
     words = [written(tmp_path), *in_folder(tmp_path), *ONE_LEARNER, "cluster.address=local"]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"), "MARK": str(tmp_path)}
+    env = environment(MARK=str(tmp_path))
     run = partial(subprocess.run, env=env, capture_output=True, text=True, timeout=400)
     process = run([sys.executable, "-c", disturbed, victim, *words])
     assert process.returncode == 2, process.stderr

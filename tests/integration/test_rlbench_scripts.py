@@ -15,6 +15,7 @@ import av
 import numpy as np
 import pytest
 
+from conftest import environment
 from manyarms.vector.display import DisplayConfig, Displays
 
 pytestmark = pytest.mark.slow
@@ -76,7 +77,7 @@ def _found(word: str) -> str:
 
 
 def run(words: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **variables}
+    env = environment(**variables)
     return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=env, check=False, timeout=600)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -20,17 +21,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyarms
+import watched
 from manyarms import cli, trust
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, ManyarmsError
 from manyarms.learning.checkpoint import CheckpointPolicy
-from manyarms.policies.registry import find_policy
+from manyarms.learning.settings import load
+from manyarms.learning.training import train
+from manyarms.policies.checkpoints import inspect
+from manyarms.policies.openvla_oft.folder import OftFolder
+from manyarms.policies.registry import find_policy, make_policy
 from manyarms.reporting.recording import Recording
+from manyarms.reporting.watched import WatchedRun
 from manyarms.simulators.behavior.simulator import Options as BehaviorOptions
 from manyarms.simulators.libero.simulator import Options as LiberoOptions
 from manyarms.simulators.libero.tasks import SuiteTask
 from manyarms.simulators.rlbench.options import Options as RLBenchOptions
 from manyarms.simulators.tabletop.simulator import Options as TabletopOptions
 from manyarms.vector.config import VectorConfig
+from oft import SPEC, STATE, golden_with_tokenizer, observed
+from pi0_checkpoints import pi0_folder
+from today import DATA
 from training import CONFIG, in_folder, written
 
 #: What a stranger's module does when it is imported: it tells on itself.
@@ -263,6 +273,114 @@ def test_what_is_no_json_object_is_refused_in_words(name: str, content: str, tmp
         (CheckpointPolicy if name == "policy.json" else Recording)(tmp_path)
 
 
+# -- folders to go on in ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short training run and an evaluation of it, both to be gone on with."""
+    folder = tmp_path_factory.mktemp("begun")
+    train(load(written(folder), [*in_folder(folder), "runner.max_steps=1", "runner.save_interval=1"]))
+    policy = str(folder / "walk" / "checkpoints" / "global_step_1")
+    manyarms.evaluate("standins:Walker", policy=policy, episodes=2, out=folder / "judged", trust_code=True)
+    (folder / "judged" / "episodes-0.jsonl").write_text("")
+    shutil.copytree(DATA / "recording", folder / "tape")
+    return folder
+
+
+def going_on(folder: Path, *trusting: str) -> dict[str, list[str]]:
+    """Return the commands that go on with what is in a folder."""
+    words = [*in_folder(folder), "runner.max_steps=2", "runner.save_interval=1"]
+    return {
+        "walk": ["train", str(folder / "walk.yaml"), "--resume", *words, *trusting],
+        "judged": ["eval", "tabletop", "--policy", "random", "--out", str(folder / "judged"), "--resume", *trusting],
+        "tape": ["record", "tabletop", "--policy", "random", "--out", str(folder / "tape"), "--resume", *trusting],
+    }
+
+
+LINKS = {
+    "walk": [".lock", "metrics.jsonl", "evaluations.jsonl", "run.json", "config.yaml", "report.html"],
+    "judged": ["episodes-0.jsonl", "config.json", "results.json"],
+    "tape": ["episodes", "recording.json"],
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in LINKS.items() for name in names])
+def test_a_folder_to_go_on_in_leads_to_no_file_elsewhere(
+    kind: str, name: str, begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    precious = tmp_path / "precious"
+    precious.write_text("a key\n")
+    part = tmp_path / "copy" / kind / name
+    shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+    part.symlink_to(precious)
+    said = refused(capsys, *going_on(tmp_path / "copy")[kind])
+    assert f"{part} is a link that leads out of the folder" in said
+    assert "trust" in said
+    assert precious.read_text() == "a key\n"
+
+
+@pytest.mark.parametrize("name", ["live", "checkpoints", "tensorboard", "video", "checkpoints/global_step_2"])
+def test_a_folder_to_go_on_in_leads_to_no_folder_elsewhere(
+    name: str, begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Old live files are removed, and would be whatever they are."""
+    shutil.copytree(begun, tmp_path / "copy")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "letter.txt").touch()
+    part = tmp_path / "copy" / "walk" / name
+    shutil.rmtree(part, ignore_errors=True)
+    part.symlink_to(tmp_path / "precious")
+    assert "leads out of the folder" in refused(capsys, *going_on(tmp_path / "copy")["walk"])
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["letter.txt"]
+
+
+def test_a_pipe_in_a_folder_to_go_on_in_is_not_waited_for(
+    begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    (tmp_path / "copy" / "walk" / "evaluations.jsonl").unlink()
+    os.mkfifo(tmp_path / "copy" / "walk" / "evaluations.jsonl")
+    assert "is no file" in refused(capsys, *going_on(tmp_path / "copy")["walk"])
+
+
+def test_links_of_ones_own_are_followed_when_they_are_trusted_and_within_the_folder(
+    begun: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    large = tmp_path / "large_disk"
+    (tmp_path / "copy" / "walk" / "checkpoints").rename(large)
+    (tmp_path / "copy" / "walk" / "checkpoints").symlink_to(large)
+    assert cli.run(going_on(tmp_path / "copy", "--trust-code")["walk"]) == 0
+    assert (large / "global_step_2").is_dir()
+    shutil.copytree(begun, tmp_path / "second")
+    (tmp_path / "second" / "walk" / "newest").symlink_to("checkpoints/global_step_1")
+    assert cli.run(going_on(tmp_path / "second")["walk"]) == 0
+
+
+def test_who_watches_a_folder_writes_nowhere_else(tmp_path: Path) -> None:
+    run = watched.training(tmp_path / "run")
+    watched.write_live(run, watched.rows(2))
+    for place, elsewhere in ((run / "live" / "watched", tmp_path / "new"), (run / "live", tmp_path / "other")):
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+        if place.name == "live":
+            elsewhere.mkdir()
+        place.symlink_to(elsewhere)
+        WatchedRun(run).state()
+    assert not (tmp_path / "new").exists()
+    assert [*(tmp_path / "other").iterdir()] == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"episodes": [1]}', "\udcff"])
+def test_an_evaluation_whose_settings_cannot_be_read_is_not_gone_on_with(
+    content: str, begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(begun, tmp_path / "copy")
+    (tmp_path / "copy" / "judged" / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert "was begun with other settings" in refused(capsys, *going_on(tmp_path / "copy")["judged"])
+
+
 # -- weights and data -------------------------------------------------------------------------------------------------
 
 
@@ -308,26 +426,81 @@ def _places(tree: dict[str, Any], way: tuple[str, ...] = ()) -> list[tuple[str, 
     return [*((*way, key) for key in tree), *inner]
 
 
-@settings(max_examples=40)
-@given(data=st.data())
-@pytest.mark.parametrize("kind", ["pi0_tiny", "openvla_oft_tiny"])
-def test_any_config_of_a_model_is_taken_or_refused_in_words(kind: str, data: st.DataObject, tmp_path: Path) -> None:
-    from manyarms.policies.checkpoints import inspect
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small checkpoints of others, with all that acting needs."""
+    folder = tmp_path_factory.mktemp("models")
+    return {"pi0": pi0_folder(folder / "pi0"), "openvla_oft": golden_with_tokenizer(folder / "oft")}
 
-    golden = GOLDEN / kind
-    config = json.loads((golden / "config.json").read_text())
-    *way, last = data.draw(st.sampled_from(_places(config)))
-    part = config
+
+def _acts(kind: str, folder: Path) -> None:
+    inspect(folder)
+    policy = make_policy(kind, SPEC, {"model_path": str(folder), **(STATE if kind == "openvla_oft" else {})})
+    assert policy.act(observed(1)).actions[""].shape[-1] == 7
+
+
+@pytest.mark.parametrize("kind", ["pi0", "openvla_oft"])
+def test_checkpoints_of_others_act_as_they_are(kind: str, models: dict[str, Path]) -> None:
+    """Or the tests below, which spoil them, show nothing."""
+    _acts(kind, models[kind])
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(data=st.data())
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("pi0", "config.json"),
+        ("pi0", "norm_stats.json"),
+        ("pi0", "tokenizer.json"),
+        ("openvla_oft", "config.json"),
+        ("openvla_oft", "dataset_statistics.json"),
+        ("openvla_oft", "tokenizer.json"),
+    ],
+)
+def test_whatever_is_in_a_model_of_others_it_acts_or_is_refused_in_words(
+    kind: str, name: str, data: st.DataObject, models: dict[str, Path]
+) -> None:
+    file = models[kind] / name
+    before = file.read_text()
+    content = json.loads(before)
+    *way, last = data.draw(st.sampled_from(_places(content)))
+    part = content
     for key in way:
         part = part[key]
-    part[last] = data.draw(JSON)
-    for file in golden.iterdir():
-        beside = tmp_path / file.name
-        if file.name != "config.json" and not beside.exists():
-            beside.symlink_to(file)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with suppress(ConfigError):
-        inspect(tmp_path)
+    if data.draw(st.booleans()):
+        part[last] = data.draw(JSON | st.sampled_from([0, [], {}, [0.0] * 7, [[1.0]], "x", 1e300, None]))
+    else:
+        del part[last]
+    try:
+        file.write_text(json.dumps(content))
+        with suppress(ManyarmsError):
+            _acts(kind, models[kind])
+    finally:
+        file.write_text(before)
+
+
+HEADS = ("action_head--1_checkpoint.pt", "proprio_projector--1_checkpoint.pt")
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+@pytest.mark.parametrize("name", HEADS)
+def test_any_bytes_of_a_head_are_refused_in_words(name: str, data: st.DataObject, models: dict[str, Path]) -> None:
+    file = models["openvla_oft"] / name
+    before = file.read_bytes()
+    changed = bytearray(before)
+    for _ in range(data.draw(st.integers(1, 5))):
+        changed[data.draw(st.integers(0, len(before) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        file.write_bytes(data.draw(st.sampled_from([bytes(changed), bytes(changed[: len(changed) // 2])])))
+        with suppress(ManyarmsError):
+            folder = OftFolder(file.parent)
+            folder.action_head()
+            folder.state_projector()
+    finally:
+        file.write_bytes(before)
 
 
 def test_an_index_of_weights_names_files_beside_it_only(tmp_path: Path) -> None:

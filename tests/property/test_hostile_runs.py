@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +14,14 @@ from typing import Any
 import pytest
 
 import watched
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, ManyarmsError
+from manyarms.learning.settings import load
+from manyarms.learning.training import train
 from manyarms.reporting.report import write_report
 from manyarms.reporting.site import Site
+from manyarms.reporting.trackers import open_trackers
 from manyarms.reporting.watched import WatchedRun
+from training import in_folder, written
 
 SCRIPT = "<script>alert(1)</script>"
 VALUES: list[Any] = [
@@ -77,6 +82,38 @@ def test_files_that_never_end_or_never_begin_are_none(tmp_path: Path) -> None:
             path.symlink_to("/dev/zero")
     assert WatchedRun(runs[0]).state()["done"] == 5
     json.dumps([WatchedRun(run).state() for run in runs], allow_nan=False)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two updates."""
+    folder = tmp_path_factory.mktemp("begun")
+    train(load(written(folder), [*in_folder(folder), "runner.max_steps=2", "runner.save_interval=1"]))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_on_record_of_a_run_it_goes_on_or_is_refused_in_words(
+    seed: int, begun: Path, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    shutil.copytree(begun / "walk", tmp_path / "walk")
+    for path in sorted((tmp_path / "walk").rglob("*")):
+        if path.is_file() and "checkpoints" not in path.parts and chance.random() < 0.5:
+            spoil(path, chance)
+    words = [*in_folder(tmp_path), "runner.max_steps=3", "runner.save_interval=1"]
+    with suppress(ManyarmsError):
+        assert train(load(written(tmp_path), words), resume=True).updates == 3
+
+
+@pytest.mark.parametrize("value", [None, "soon", [], {}, [1.0], True, 1e400, 10**400])
+def test_a_run_goes_on_whatever_its_clock_says(value: Any, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "seconds": value}) + "\n")
+    with open_trackers(tmp_path, backends=(), from_step=1) as trackers:
+        trackers.log({"env/return": 1.0}, 2)
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 <= line["seconds"] < 1e9
 
 
 @pytest.mark.parametrize("seed", range(40))

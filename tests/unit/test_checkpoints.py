@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -91,6 +92,38 @@ def test_digests_can_be_checked_by_hand(saved: Path) -> None:
     assert subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=saved, check=False).returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["a pipe that nobody writes to", "a device that never ends", "a folder"])
+@pytest.mark.parametrize("digested", [True, False])
+@pytest.mark.parametrize("name", ["policy.json", "model.safetensors", "optimizer.safetensors", "trainer.json"])
+def test_what_is_no_file_is_not_read(name: str, digested: bool, kind: str, saved: Path) -> None:
+    _put(kind, saved / name)
+    if not digested:
+        (saved / "SHA256SUMS").unlink()
+    with pytest.raises(ConfigError, match=r"no checkpoint|it is no file"):
+        CheckpointPolicy(saved)(SPEC) if name == "policy.json" else load(saved, course())
+    if name == "model.safetensors":
+        with pytest.raises(ConfigError, match="it is no file"):
+            CheckpointPolicy(saved)(SPEC)
+
+
+@pytest.mark.parametrize("kind", ["a pipe that nobody writes to", "a device that never ends"])
+def test_digests_that_are_no_file_are_not_read(kind: str, saved: Path) -> None:
+    _put(kind, saved / "SHA256SUMS")
+    with pytest.raises(ConfigError, match="it is no file"):
+        load(saved, course())
+
+
+def _put(kind: str, file: Path) -> None:
+    """Put something in the place of a file."""
+    file.unlink()
+    if kind == "a folder":
+        file.mkdir()
+    elif "pipe" in kind:
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+
+
 def test_the_weights_are_the_same_whatever_was_checked(saved: Path) -> None:
     made: Any = make_policy("mlp", SPEC, OPTIONS)
     policy = made.policy
@@ -165,6 +198,8 @@ def test_tensors_of_no_optimiser_are_refused_in_words(name: str, shape: list[int
         ({"options": {**OPTIONS, "hidden": "wide"}}, "cannot have hidden 'wide'"),
         ({"options": {**OPTIONS, "layers": 10**6}}, "layers is 1000000"),
         ({"options": {**OPTIONS, "log_std": float("nan")}}, "cannot have log_std nan"),
+        ({"options": {**OPTIONS, "log_std": 1e300}}, "log_std is 1e+300; it must be from -20 to 20"),
+        ({"options": {**OPTIONS, "spec": 1}}, "has no option 'spec'"),
         ({"options": {**OPTIONS, "device": "gpu"}}, "device is 'gpu'"),
         ({"options": {**OPTIONS, "seed": -1}}, "seed is -1"),
         ({"options": {**OPTIONS, "fields": [3]}}, "cannot have fields"),

@@ -71,6 +71,9 @@ def test_lerobot_statistics_are_found_in_meta(tmp_path: Path) -> None:
         ('{"norm_stats": {"state": {"average": [1]}}}', "keys found: average"),
         ('{"norm_stats": {"state": {"mean": ["x"]}}}', "arrays of numbers"),
         ('{"norm_stats": {"state": {"mean": [NaN]}}}', "not finite"),
+        ('{"norm_stats": {"state": {"mean": 1.0}}}', "single numbers"),
+        ('{"norm_stats": {"state": {"mean": [1, 2], "std": [1]}}}', r"unlike shapes\n.*mean \[2\], std \[1\]"),
+        ('{"norm_stats": {"state": {"mean": [1, 2], "mask": [true]}}}', "unlike shapes"),
     ],
 )
 def test_malformed_statistics_are_refused_with_what_was_found(tmp_path: Path, content: str, says: str) -> None:

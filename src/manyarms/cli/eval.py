@@ -22,6 +22,7 @@ from manyarms.reporting.live import LiveView, forget_earlier
 from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import Video
+from manyarms.reporting.writing import check_goes_on_inside
 from manyarms.simulators import registry
 from manyarms.vector import VectorEnv
 
@@ -135,7 +136,10 @@ def run(config: EvalConfig) -> EvalResult:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and config.out is None:
         raise ConfigError("several ranks need one --out to meet in")
-    folder = ResultFolder(config.out or _default_folder(config), config.identity(), rank=rank, resume=config.resume)
+    out = config.out or _default_folder(config)
+    if not config.trust_code:
+        check_goes_on_inside(out, trusted="--trust-code")
+    folder = ResultFolder(out, config.identity(), rank=rank, resume=config.resume)
     done = folder.load()
     settings = dict(registry.about(config.simulator).evaluation_options)
     if config.videos:

@@ -13,6 +13,7 @@ from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opene
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import Scoreboard, say
 from manyarms.reporting.recording import Recorder, Recording
+from manyarms.reporting.writing import check_goes_on_inside
 from manyarms.rollout import Runner
 from manyarms.vector import EpisodeId
 
@@ -56,6 +57,8 @@ def run(config: RecordConfig) -> Recording:
     """Record what is not recorded yet."""
     if (config.out / "recording.json").exists() and not config.resume:
         raise ConfigError(f"{config.out} holds a recording already", do="--resume to go on, or another --out")
+    if not config.trust_code:
+        check_goes_on_inside(config.out, trusted="--trust-code")
     with opened(config) as envs:
         episodes = episodes_of(config, envs)
         source = {"simulator": config.simulator, "options": _simulator_options(config), "python": config.python}

@@ -99,7 +99,9 @@ class _Comparison:
             if name not in observation or step >= len(values):
                 continue
             seen, wanted = observation[name], values[step]
-            if seen.tobytes() != wanted.tobytes():
+            if seen.shape != wanted.shape:
+                self._note(recorded, f"{name or 'observation'} is {seen.shape}, not {wanted.shape}")
+            elif seen.tobytes() != wanted.tobytes():
                 away = np.abs(seen.astype(np.float64) - wanted.astype(np.float64)).max()
                 self._note(recorded, f"{name or 'observation'} after {step} steps is {away:.3g} away")
 

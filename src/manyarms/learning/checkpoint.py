@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from manyarms import plugins, trust
+from manyarms.decoding import only_file
 from manyarms.errors import ConfigError
 from manyarms.learning.course import Course
 from manyarms.learning.digests import DIGESTED, PREFIX, check_digests, steps_of, write_digests
@@ -90,8 +91,8 @@ def load(path: Path, trainer: Course) -> None:
     check_digests(path, *DIGESTED)
     position = position_of(path)
     try:
-        model = load_file(path / "model.safetensors")
-        tensors = load_file(path / "optimizer.safetensors")
+        model = load_file(only_file(path / "model.safetensors"))
+        tensors = load_file(only_file(path / "optimizer.safetensors"))
     except (OSError, ValueError, SafetensorError) as error:
         raise no_checkpoint(path, error) from error
     load_weights(trainer.learner.policy, model, path)
@@ -131,7 +132,7 @@ def _weights_in(path: Path) -> dict[str, Tensor]:
     """Read the weights of a checkpoint."""
     check_digests(path, "model.safetensors")
     try:
-        return load_file(path / "model.safetensors")
+        return load_file(only_file(path / "model.safetensors"))
     except (OSError, SafetensorError) as error:
         raise no_checkpoint(path, error) from error
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from pathlib import Path
 
-from manyarms.decoding import read_text
+from manyarms.decoding import only_file, read_text
 from manyarms.errors import ConfigError
 
 PREFIX = "global_step_"
@@ -40,7 +40,10 @@ def _corrupted(path: Path, names: tuple[str, ...]) -> str | None:
     if not sums.exists():
         return None
     try:
-        known = {name: digest for digest, _, name in (line.partition("  ") for line in read_text(sums).splitlines())}
+        known = {
+            name: digest
+            for digest, _, name in (line.partition("  ") for line in read_text(only_file(sums)).splitlines())
+        }
         return next((name for name in names if known.get(name) != _digest(path / name)), None)
     except ValueError:
         return _DIGESTS
@@ -61,7 +64,7 @@ def _sound_before(path: Path) -> Path | None:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as content:
+    with only_file(file).open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 

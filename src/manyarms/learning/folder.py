@@ -33,7 +33,7 @@ from manyarms.reporting.runs import (
     add_evaluation,
     read_metrics,
 )
-from manyarms.reporting.writing import make_folder, not_written, write_atomically
+from manyarms.reporting.writing import check_goes_on_inside, make_folder, not_written, write_atomically
 
 
 class RunFolder:
@@ -43,6 +43,7 @@ class RunFolder:
         logger = settings.config.runner.logger
         self.path = Path(logger.log_path) / logger.experiment_name
         self.checkpoints = self.path / "checkpoints"
+        self._trusted = settings.config.runner.trust_code
         self._evaluations = self.path / EVALUATIONS_FILE
         self._facts: RunFacts | None = None
 
@@ -66,6 +67,8 @@ class RunFolder:
     def claimed(self) -> Iterator[None]:
         """Keep other processes from writing here; what was never begun leaves nothing behind."""
         make_folder(self.path)
+        if not self._trusted:
+            check_goes_on_inside(self.path, trusted="runner.trust_code=true")
         lock = self.path / ".lock"
         try:
             file = lock.open("w")

@@ -303,12 +303,12 @@ def _check_fit(
             f"reward_type is {algorithm.critic}, but the policy's values are {policy.critic}",
             do=f"critic: {algorithm.critic}",
         )
+    if algorithm.critic is None and (optim.value_lr is not None or optim.critic_warmup_steps):
+        raise ConfigError("there is no critic: value_lr and critic_warmup_steps would do nothing", do="leave them out")
     if optim.critic_warmup_steps and not policy.critic_parameters():
         raise ConfigError(
             "critic_warmup_steps would freeze everything: the policy has no weights that only values depend on",
             do="name its critic's modules in critic_parts",
         )
-    if algorithm.critic is None and (optim.value_lr is not None or optim.critic_warmup_steps):
-        raise ConfigError("there is no critic: value_lr and critic_warmup_steps would do nothing", do="leave them out")
     if algorithm.kl_beta and reference is None:
         raise ConfigError("kl_beta needs a reference policy")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyarms.decoding import from_json, read_text
+from manyarms.decoding import from_json, only_file, read_text
 from manyarms.errors import ConfigError
 from manyarms.learning.parallel import sharded_like, whole_tensor
 
@@ -62,7 +62,7 @@ def policy_facts(path: Path) -> dict[str, Any]:
 
 
 def _facts(file: Path, wanted: list[str]) -> dict[str, Any]:
-    facts = from_json(read_text(file))
+    facts = from_json(read_text(only_file(file)))
     if not isinstance(facts, dict):
         raise ValueError(f"{file.name} holds no mapping")
     missing = [name for name in wanted if name not in facts]

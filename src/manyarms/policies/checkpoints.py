@@ -31,6 +31,9 @@ KINDS = {
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2, "U8": 1, "I8": 1, "BOOL": 1}
 _LFS = b"version https://git-lfs"
 
+#: Bytes of a header, as safetensors itself has it.
+_LONGEST_HEADER = 100_000_000
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -95,6 +98,8 @@ class CheckpointFolder:
                 with safe_open(file, "pt") as opened:
                     for name in inside:
                         tensor = opened.get_tensor(name)
+                        if tensor.is_floating_point() and tensor.itemsize == 1:
+                            tensor = tensor.float()  # PyTorch computes little with eight bits
                         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                             raise ConfigError(
                                 f"{file} is corrupted", why=f"{name} is not finite", do="get the file again"
@@ -228,6 +233,8 @@ def _header(path: Path) -> dict[str, TensorInfo]:
                 why=f"it begins with a header of {length:,} bytes, but has {size:,} in all",
                 do="get the file again",
             )
+        if length > _LONGEST_HEADER:
+            raise ConfigError(f"{path} is no safetensors file", why=f"its header claims to have {length:,} bytes")
         file.seek(8)
         text = file.read(length)
     try:

@@ -14,7 +14,7 @@ from manyarms.errors import ConfigError
 from manyarms.policies import noise
 from manyarms.policies.base import ActionChunk, Observations
 from manyarms.policies.heads import HEADS, Evaluation
-from manyarms.policies.trainable import CRITICS, TrainablePolicy, seeded
+from manyarms.policies.trainable import CRITICS, TrainablePolicy, check_bounds, check_device, seeded
 from manyarms.simulators.base import Field, Spec
 
 _NOISE = {"normal": noise.normal, "uniform": noise.uniform}
@@ -26,6 +26,7 @@ _BOUNDS = {
     "layers": (1, 32),
     "words": (0, 65_536),
     "image_side": (17, 512),
+    "log_std": (-20, 20),
     "seed": (0, 2**63 - 1),
 }
 
@@ -56,13 +57,10 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         if self.head not in HEADS:
             raise ConfigError(f"head is {self.head!r}", do=f"choose from {', '.join(HEADS)}")
-        for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name, least)
-            if not least <= value <= most:
-                raise ConfigError(f"{name} is {value}; it must be from {least} to {most}")
+        check_bounds(self, _BOUNDS)
         if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; it must be above 0")
-        _check_device(self.device)
+        check_device(self.device)
         for name, choices in (("precision", ("fp32", "bf16")), ("critic", CRITICS)):
             if getattr(self, name) not in choices:
                 raise ConfigError(
@@ -70,14 +68,6 @@ class NetworkConfig:
                 )
         if self.separate_critic and self.critic is None:
             raise ConfigError("separate_critic without a critic would do nothing", do="critic: chunk_level")
-
-
-def _check_device(name: str) -> None:
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ConfigError(f"device is {name!r}", do="choose cpu, cuda or one GPU of several, such as cuda:1")
-    if kind == "cuda" and not int(index or 0) < torch.cuda.device_count():
-        raise ConfigError(f"device is {name!r}, but there is no such GPU here", do="device=cpu")
 
 
 class NetworkPolicy(TrainablePolicy):

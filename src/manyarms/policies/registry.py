@@ -148,11 +148,11 @@ def _made(name: str, factory: Any, spec: Spec, options: Mapping[str, Any]) -> An
     """Call what makes a policy; options that it does not have are refused."""
     parameters = inspect.signature(factory).parameters
     options = with_critic(options, parameters)
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        unknown = [option for option in options if option not in parameters]
-        if unknown:
-            known = [parameter for parameter in parameters if parameter != "spec"]
-            raise ConfigError(f"policy {name!r} has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    first, known = [*parameters][:1], [*parameters][1:]
+    unknown = [option for option in options if option in first or not (takes_any or option in known)]
+    if unknown:
+        raise ConfigError(f"policy {name!r} has no option {unknown[0]!r}", do=did_you_mean(unknown[0], known))
     missing = [
         n for n, p in list(parameters.items())[1:] if p.default is p.empty and p.kind in _NAMED and n not in options
     ]

@@ -41,7 +41,10 @@ class FieldStatistics:
         if missing:
             known = [name for name in _ARRAYS if getattr(self, name) is not None]
             raise ConfigError(f"the statistics have no {missing[0]}", why=f"they have {', '.join(known) or 'nothing'}")
-        return [getattr(self, name) for name in names]
+        found = [getattr(self, name) for name in names]
+        if any(array.ndim != 1 for array in found):
+            raise ConfigError(f"the statistics are of an array {found[0].shape}, not of a row of numbers")
+        return found
 
     @classmethod
     def of(cls, values: np.ndarray) -> FieldStatistics:
@@ -82,7 +85,7 @@ def dataset_statistics(content: Mapping[str, Any], key: str, path: Path) -> dict
         raise ConfigError(
             f"{path} has no statistics for {key!r}", why=_found(content), do=did_you_mean(key, map(str, content))
         )
-    if "action" not in chosen:
+    if not isinstance(chosen.get("action"), dict):
         raise ConfigError(f"{path}: {key!r} has no action statistics", why=_found(chosen))
     return {name: _field(path, name, value) for name, value in chosen.items() if isinstance(value, dict)}
 
@@ -125,6 +128,17 @@ def _field(path: Path, name: str, value: Any) -> FieldStatistics:
         raise ConfigError(f"{path}: {name!r} cannot be read as arrays of numbers", why=str(error)) from error
     if not arrays:
         raise ConfigError(f"{path}: {name!r} has none of {', '.join(_ARRAYS)}", why=_found(value))
+    return field_statistics(path, name, arrays, mask)
+
+
+def field_statistics(
+    path: Path, name: str, arrays: Mapping[str, np.ndarray], mask: np.ndarray | None = None
+) -> FieldStatistics:
+    """Return the statistics of a field, whose arrays must be finite and of one shape."""
+    sizes = {key: array.shape for key, array in {**arrays, "mask": mask}.items() if array is not None}
+    if len({*sizes.values()}) > 1 or () in sizes.values():
+        told = ", ".join(f"{key} {list(shape)}" for key, shape in sizes.items())
+        raise ConfigError(f"{path}: {name!r} has single numbers or arrays of unlike shapes", why=told)
     if any(not np.isfinite(array).all() for array in arrays.values()):
         raise ConfigError(f"{path}: {name!r} holds numbers that are not finite")
     return FieldStatistics(**arrays, mask=mask)

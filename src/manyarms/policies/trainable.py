@@ -159,9 +159,19 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def check_device(name: str) -> None:
+    """Refuse what is no device of this machine's."""
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ConfigError(f"device is {name!r}", do="choose cpu, cuda or one GPU of several, such as cuda:1")
+    if kind == "cuda" and not int(index or 0) < torch.cuda.device_count():
+        raise ConfigError(f"device is {name!r}, but there is no such GPU here", do="device=cpu")
+
+
 def placed(device: str | None, precision: str | None) -> tuple[str, str]:
     """Return where a large model lies and in what precision, where options leave it open: a GPU's, in bf16."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(device)
     return device, precision or ("bf16" if device.startswith("cuda") else "fp32")
 
 
@@ -179,6 +189,14 @@ def configured(kind: type[Config], options: Mapping[str, Any], policy: str) -> C
             words = getattr(hints[name], "__name__", "") if isinstance(hints[name], type) else str(hints[name])
             raise ConfigError(f"{policy} cannot have {name} {value!r}", do=f"{name} is of type {words}")
     return kind(**given)
+
+
+def check_bounds(config: Any, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse numbers of a config that are too small or too large; None: it is left open."""
+    for name, (least, most) in bounds.items():
+        value = getattr(config, name, None)
+        if value is not None and not least <= value <= most:
+            raise ConfigError(f"{name} is {value}; it must be from {least} to {most}")
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -199,4 +217,15 @@ def _fits(value: Any, hint: Any) -> bool:
     return hint is Any or isinstance(value, origin or hint)
 
 
-__all__ = ["ActionChunk", "Batched", "Evaluation", "Observations", "TrainablePolicy", "configured", "placed", "seeded"]
+__all__ = [
+    "ActionChunk",
+    "Batched",
+    "Evaluation",
+    "Observations",
+    "TrainablePolicy",
+    "check_bounds",
+    "check_device",
+    "configured",
+    "placed",
+    "seeded",
+]

@@ -17,6 +17,7 @@ from manyarms.decoding import parsed
 from manyarms.reporting.charts import Point
 from manyarms.reporting.reading import content, line_of
 from manyarms.reporting.runs import CLOCKS, METRICS_FILE, LiveFile, MetricsLine, Run, RunFacts, Score, seconds_by_stage
+from manyarms.reporting.writing import leads_out
 
 #: Seconds of silence after which a process is probably dead.
 PATIENCE = 15.0
@@ -209,11 +210,14 @@ class LiveFiles:
     def touch(self) -> None:
         """Say that someone looks, so that frames are drawn; where nothing may be written, they are not."""
         now = time.monotonic()
+        file = self._folder / "watched"
         if now - self._touched < 1.0 or not self._folder.is_dir():
             return
         self._touched = now
+        if leads_out(self._folder, self._folder.parent) or file.is_symlink():
+            return  # nothing is written elsewhere
         try:
-            (self._folder / "watched").touch()
+            file.touch()
         except OSError:
             return  # a folder of someone else's, or one that is mounted to be read only
 

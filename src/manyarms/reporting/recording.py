@@ -7,8 +7,8 @@ pickles; numbers come back bit for bit.
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,14 +21,15 @@ import numpy as np
 import manyarms
 from manyarms import plugins, trust
 from manyarms.decoding import read_object
-from manyarms.errors import ConfigError
+from manyarms.errors import ConfigError, NotEnoughMemory
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve, Lines, Plot
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.writing import make_folder, not_written, whole, write_atomically
 from manyarms.rollout import Episode, Steps
-from manyarms.simulators.base import Spec, SpecError
+from manyarms.simulators.base import Field, Spec, SpecError
 from manyarms.vector import EpisodeId
+from manyarms.vector.memory import check_room
 from manyarms.workers.wire import decode, encode
 
 _FORMAT = 1
@@ -147,7 +148,8 @@ class Recording(Shown):
         if self.head.get("format") != _FORMAT:
             raise ConfigError(f"{folder} has format {self.head.get('format')}, this version reads {_FORMAT}")
         self.spec = self._spec()
-        self.positions = sorted(int(path.stem) for path in (self.folder / "episodes").glob("[0-9]*.npz"))
+        names = (path.stem for path in (self.folder / "episodes").glob("*.npz"))
+        self.positions = sorted(int(name) for name in names if re.fullmatch("[0-9]{6,9}", name))
 
     def _spec(self) -> Spec:
         try:
@@ -186,9 +188,9 @@ class Recording(Shown):
         return [self._outcome(position) for position in self.positions]
 
     def _outcome(self, position: int) -> Outcome:
-        (identity, _, success, _, _), arrays = self._read(position, ("rewards",))
+        (identity, _, success, _, _), arrays = self._read(position, ("identity", "rewards"))
         rewards = arrays["rewards"]
-        return Outcome(position, identity, bool(success), len(rewards), float(rewards.sum()))
+        return Outcome(position, identity, success, len(rewards), float(rewards.sum()))
 
     def told(self) -> Telling:
         outcomes = self.outcomes()
@@ -231,17 +233,61 @@ class Recording(Shown):
         )
 
     def _read(self, position: int, names: Sequence[str] = ()) -> tuple[list[Any], dict[str, np.ndarray]]:
-        """Return who and how an episode is, and its arrays: those named, or all."""
+        """Return who and how an episode is, and its arrays: those named, or all, which must be those of the spec."""
         path = _path(self.folder, position)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in names or file.files}
-                identity, *told = decode(file["identity"].tobytes())
-                if len(told) != 4 or "rewards" not in arrays:
-                    raise ValueError("it is not as `manyarms record` writes it")
-                return [EpisodeId(**identity), *told], arrays
-        except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = _arrays(path, names)
+            told = _told(arrays)
+            if not names:
+                self._check(arrays)
+            return told, arrays
+        except NotEnoughMemory:
+            raise
+        except Exception as error:  # anyone may have written it; numpy and zipfile raise anything
             raise ConfigError(f"episode {position} cannot be read", why=f"{path}: {error}") from error
+
+    def _check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse arrays that no episode of this simulator can have."""
+        count = len(arrays["rewards"])
+        for role, fields, length in (
+            ("observation", self.spec.layout(), count + 1),
+            ("action", self.spec.actions if count else {}, count),
+        ):
+            found = _named(arrays, role)
+            if found.keys() != fields.keys():
+                raise ValueError(f"it has the {role}s {', '.join(found) or 'of none'}, not {', '.join(fields)}")
+            strange = [name for name, field in fields.items() if not _fits(found[name], field, length, role)]
+            if strange:
+                array = found[strange[0]]
+                raise ValueError(f"{role} {strange[0]!r} is {array.shape} {array.dtype}")
+
+
+def _arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read arrays, once it is known that there is memory for what their file claims to hold."""
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError("there is no such file")
+    with zipfile.ZipFile(path) as packed:
+        sizes = {member.filename.removesuffix(".npy"): member.file_size for member in packed.infolist()}
+    check_room(sum(sizes[name] for name in names or sizes), str(path), "free memory, or leave this episode out")
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in names or file.files}
+
+
+def _told(arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    """Return the identity of an episode, what it was told, and how it ended; rewards must be a row of numbers."""
+    identity, text, *ends = decode(arrays["identity"].tobytes())
+    rewards = arrays["rewards"]
+    if type(text) is not str or [type(end) for end in ends] != [bool] * 3 or rewards.ndim != 1:
+        raise ValueError("it is not as `manyarms record` writes it")
+    if rewards.dtype != np.float64:
+        raise ValueError(f"its rewards are {rewards.dtype}")
+    return [EpisodeId.of(identity), text, *ends]
+
+
+def _fits(array: np.ndarray, field: Field, length: int, role: str) -> bool:
+    """Tell whether an array is of `length` values of a field; actions may be of another precision."""
+    alike = array.dtype == field.dtype if role == "observation" else array.dtype.kind in "biuf"
+    return alike and array.shape == (length, *field.shape)
 
 
 def _means(outcomes: Sequence[Outcome]) -> tuple[str, str, str]:

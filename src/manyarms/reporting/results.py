@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.reading import is_count, number, read_lines, words
+from manyarms.reporting.reading import document, is_count, number, read_lines, words
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
 from manyarms.rollout import Episode
 
@@ -124,8 +124,8 @@ class ResultFolder:
         make_folder(folder)
         self._config = known = folder / "config.json"
         text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
-        if self._begun and known.exists() and known.read_text() != text:
-            before = json.loads(known.read_text())
+        before = document(known) if self._begun and known.exists() else json.loads(text)
+        if before != json.loads(text):
             differs = [name for name in config if before.get(name) != json.loads(text).get(name)]
             raise ConfigError(
                 f"{folder} was begun with other settings",
@@ -158,7 +158,7 @@ class ResultFolder:
             data = self._path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
             if whole != data:
-                write_atomically(self._path, whole.decode())
+                write_atomically(self._path, whole.decode(errors="replace"))
 
     def load(self) -> dict[int, EpisodeResult]:
         """Return what all ranks have finished, by position."""

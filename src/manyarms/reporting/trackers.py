@@ -48,9 +48,9 @@ class Trackers:
         self._path = folder / METRICS_FILE
         self._views = dict(views)
         drop_after(self._path, from_step)
-        lines = read_metrics(folder)
+        last = MetricsLine.of(lines[-1]).values if (lines := read_metrics(folder)) else {}
         # A run that goes on counts from where its last line left off; how long it lay still does not matter.
-        self._began = time.monotonic() - float(lines[-1].get("seconds") or 0.0 if lines else 0.0)
+        self._began = time.monotonic() - (found if math.isfinite(found := last.get("seconds", 0.0)) else 0.0)
         try:
             self._file = self._path.open("a")
         except OSError as error:

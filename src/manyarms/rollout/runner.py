@@ -256,7 +256,8 @@ class Runner:
         )
         for i, row in zip(ended.tolist(), ready.rows[ended].tolist(), strict=True):
             turn, episode = books.turns[row], None if ready.aborted[i] else next(played)
-            self._tell_end(row, episode)
+            if books.begun[row]:  # else it was lost before it began
+                self._tell_end(row, episode)
             books.free(row)
             if episode is None:
                 schedule.retry(turn, str(infos[i].get("failure", "")))

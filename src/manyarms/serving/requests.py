@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from manyarms.errors import ConfigError
 from manyarms.simulators.base import Field, Spec, flatten
 from manyarms.vector import EpisodeId
+from manyarms.vector.chunk import is_count
 from manyarms.workers.wire import decode
 
 #: Words of the protocol, which no observation field can be called.
@@ -19,8 +19,6 @@ RESERVED = ("batch", "episode", "extras", "prompt", "step")
 
 #: Characters of an instruction.
 _LONGEST_PROMPT = 100_000
-
-_EPISODE_WORDS = ("task", "seed", "init_state", "index")
 
 
 @dataclass
@@ -72,7 +70,7 @@ class Reader:
         if len(text) > _LONGEST_PROMPT:
             raise ConfigError(f"'prompt' must not be longer than {_LONGEST_PROMPT} characters")
         step = given.get("step", client.requests - 1)
-        if not _is_count(step) or step > np.iinfo(np.int64).max:
+        if not is_count(step) or step > np.iinfo(np.int64).max:
             raise ConfigError(f"'step' must be a number of actions below 2^63, this is {step!r:.100}")
         episode = _episode(given["episode"]) if "episode" in given else EpisodeId(seed=client.number, index=index)
         arrays = flatten({name: value for name, value in given.items() if name not in RESERVED})
@@ -114,16 +112,9 @@ def _episode(value: Any) -> EpisodeId:
     if isinstance(value, bytes):
         try:
             value = decode(value)
-        except (ValueError, TypeError, LookupError, RecursionError, OverflowError, MemoryError, struct.error) as error:
+        except ValueError as error:
             raise ConfigError("'episode' cannot be read", why=str(error)) from None
-    if not isinstance(value, dict) or any(name not in _EPISODE_WORDS for name in value):
-        raise ConfigError(f"'episode' must be a dict of {', '.join(_EPISODE_WORDS)}")
-    episode = EpisodeId(**value)
-    numbers = (0 if episode.seed is None else episode.seed, episode.index)
-    if not isinstance(episode.task, str | None) or not all(map(_is_count, numbers)):
-        raise ConfigError(f"'episode' needs a name as task and whole numbers as seed and index, not {value!r:.200}")
-    return episode
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
+    try:
+        return EpisodeId.of(value)
+    except ValueError as error:
+        raise ConfigError(f"'episode' {error}") from None

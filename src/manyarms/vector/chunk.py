@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -23,11 +23,28 @@ class EpisodeId:
     index: int = 0
     """Tells repetitions of the same start apart."""
 
+    @classmethod
+    def of(cls, known: Any) -> EpisodeId:
+        """Return an identity that somebody else has written or sent; what is none is a ValueError."""
+        words = [each.name for each in fields(cls)]
+        if not isinstance(known, dict) or any(name not in words for name in known):
+            raise ValueError(f"must be a dict of {', '.join(words)}")
+        found = cls(**known)
+        counts = (0 if found.seed is None else found.seed, found.index)
+        if not isinstance(found.task, str | None) or not all(map(is_count, counts)):
+            raise ValueError(f"needs a name as task and whole numbers as seed and index, not {known!r:.200}")
+        return found
+
     @cached_property
     def key(self) -> bytes:
         """A fingerprint, the same in every process: what randomness is keyed by."""
         words = encode({"task": self.task, "seed": self.seed, "init_state": self.init_state, "index": self.index})
         return hashlib.blake2b(words, digest_size=16).digest()
+
+
+def is_count(value: Any) -> bool:
+    """Tell whether a value is a whole number, 0 or more."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import inspect
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ _CHOICES = {
     "on_failure": ("restart", "raise"),
     "start_method": ("forkserver", "spawn"),
 }
+
+#: Seconds: longer than what the system waits for at once, and than anyone.
+_LONGEST_START = 1_000_000
 
 _MODES = {mode.value.lower(): mode for mode in AutoresetMode}
 
@@ -47,6 +51,10 @@ class SimulatorConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise ConfigError(f"a simulator is named by a string, got {self.id!r}")
+        if not isinstance(self.options, Mapping):
+            raise ConfigError(f"options of {self.id} are {self.options!r:.100}; give a mapping, name to value")
+        if not isinstance(self.python, str | os.PathLike | None):
+            raise ConfigError(f"python is {self.python!r:.100}; give the path of an interpreter")
         object.__setattr__(self, "options", {name: plain(value, name) for name, value in self.options.items()})
         if self.python is not None:
             object.__setattr__(self, "python", find_interpreter(self.python))
@@ -56,6 +64,9 @@ class SimulatorConfig:
         bad = [name for name, value in self.env.items() if not isinstance(value, str)]
         if bad:
             raise ConfigError(f"environment variables are strings; these are not: {', '.join(bad)}")
+        names = [*self.rename, *self.rename.values()] if isinstance(self.rename, Mapping) else [None]
+        if not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"rename is {self.rename!r:.100}; it must be a mapping, name to name")
 
 
 @dataclass(frozen=True)
@@ -141,9 +152,13 @@ class VectorConfig:
             )
         for name in ("start_timeout", "step_timeout", "reset_timeout"):
             seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
+            if not (_is_number(seconds) and seconds > 0) and (seconds is not None or name == "start_timeout"):
                 raise ConfigError(f"{name} is {seconds!r}; it must be a positive number of seconds")
-        if self.stay_awake is not None and not 0 <= self.stay_awake <= 1e6:
+        if self.start_timeout > _LONGEST_START:
+            raise ConfigError(
+                f"start_timeout is {self.start_timeout!r}; a worker has at most {_LONGEST_START:,} seconds"
+            )
+        if self.stay_awake is not None and not (_is_number(self.stay_awake) and 0 <= self.stay_awake <= 1e6):
             raise ConfigError(f"stay_awake is {self.stay_awake!r}; give microseconds, from 0 to a second")
 
     def _check_choices(self) -> None:
@@ -151,10 +166,10 @@ class VectorConfig:
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {', '.join(choices)}")
         rows = self.render_rows
-        if rows is not None and any(not 0 <= row < self.num_envs for row in rows):
-            raise ConfigError(f"render_rows is {list(rows)}; rows are numbered 0 to {self.num_envs - 1}")
+        if rows is not None and not (_are_counts(rows) and all(row < self.num_envs for row in rows)):
+            raise ConfigError(f"render_rows is {rows!r}; rows are numbered 0 to {self.num_envs - 1}")
         devices = [self.egl_device] if isinstance(self.egl_device, int) else self.egl_device
-        if devices is not None and (not devices or any(device < 0 for device in devices)):
+        if devices is not None and not (_are_counts(devices) and devices):
             raise ConfigError(f"egl_device is {self.egl_device!r}; give the index of a GPU, or several")
 
     @classmethod
@@ -185,6 +200,16 @@ def plain(value: Any, name: str) -> Any:
 def _check_count(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _are_counts(values: Any) -> bool:
+    """Tell whether something is several whole numbers, none of them below 0."""
+    several = isinstance(values, Collection) and not isinstance(values, str)
+    return several and all(isinstance(value, (int, np.integer)) and value >= 0 for value in values)
 
 
 def parse_autoreset(mode: AutoresetMode | str) -> AutoresetMode:

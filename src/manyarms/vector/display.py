@@ -60,7 +60,7 @@ class DisplayConfig:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
-        if not re.fullmatch(r"\d+x\d+x(8|16|24|30)", self.screen):
+        if not re.fullmatch(r"\d+x\d+x(8|16|24|30)", str(self.screen)):
             raise ConfigError(f"screen is {self.screen!r}", do="give width, height and depth: 1280x1024x24")
 
     def with_environment(self, environ: Mapping[str, str]) -> DisplayConfig:

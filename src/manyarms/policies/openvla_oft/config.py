@@ -5,13 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from manyarms.errors import ConfigError
-from manyarms.policies.trainable import CRITICS
+from manyarms.policies.trainable import CRITICS, check_bounds
 
 _CHOICES = {
     "head": ("auto", "l1", "tokens"),
     "gripper": ("auto", "sign", "raw"),
     "precision": (None, "fp32", "bf16", "fp8"),
     "critic": CRITICS,
+}
+
+#: Far more than any model, and less than what takes a machine's memory.
+_BOUNDS = {
+    "num_images": (1, 3),
+    "chunk": (1, 1024),
+    "action_dim": (1, 1024),
+    "temperature": (1e-6, 1e6),
+    "log_scale": (-20, 20),
+    "value_hidden": (1, 65_536),
+    "lora_rank": (0, 4096),
+    "lora_alpha": (1, 65_536),
+    "prompt_length": (1, 8192),
+    "seed": (0, 2**63 - 1),
 }
 
 
@@ -82,13 +96,8 @@ class OftConfig:
             if getattr(self, name) not in choices:
                 known = ", ".join(choice for choice in choices if choice)
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {known}")
-        for name in ("chunk", "action_dim", "num_images"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1")
-        if max(len(self.images), self.num_images or 0) > 3:
+        check_bounds(self, _BOUNDS)
+        if len(self.images) > 3:
             raise ConfigError("OpenVLA-OFT looks at one to three images")
         if self.precision == "fp8" and not self.fast:
             raise ConfigError("precision fp8 is a part of the fast pass, but fast is false", do="precision: bf16")
-        if self.temperature <= 0.0 or self.lora_rank < 0:
-            raise ConfigError("temperature must be above 0, lora_rank at least 0")

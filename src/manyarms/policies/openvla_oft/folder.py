@@ -5,7 +5,6 @@ What does not fit is refused with the names of what is missing or too much; noth
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,28 +60,33 @@ class OftFolder:
 
     def action_head(self) -> dict[str, Tensor] | None:
         """Return the weights of the regression, None where the folder has none."""
-        return self._part(_HEAD, ("model.fc1.bias", "model.fc2.bias"), do="head: tokens acts without it")
+        return self._part(_HEAD, {"model.fc1.bias": 1, "model.fc2.bias": 1}, do="head: tokens acts without it")
 
     def state_projector(self) -> dict[str, Tensor] | None:
         """Return the weights that make a token of the state, None where the folder has none."""
-        return self._part(_STATE, ("fc1.weight",), do="proprio: false acts without it")
+        return self._part(_STATE, {"fc1.weight": 2}, do="proprio: false acts without it")
 
-    def _part(self, name: str, needed: tuple[str, ...], do: str) -> dict[str, Tensor] | None:
-        """Read the newest ``<name>--<step>_checkpoint.pt``, which must hold what is `needed`; nothing in it is run."""
+    def _part(self, name: str, needed: Mapping[str, int], do: str) -> dict[str, Tensor] | None:
+        """Read the newest ``<name>--<step>_checkpoint.pt``; nothing in it is run.
+
+        It must hold what is `needed`: names, and how many axes they have.
+        """
         found = sorted(self.path.glob(f"{name}--*_checkpoint.pt"), key=_step)
         if not found:
             return None
         try:
             content = torch.load(found[-1], map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        except Exception as error:  # of a file that is none, the library raises anything
             raise ConfigError(
                 f"{found[-1]} cannot be read", why=str(error).partition("\n")[0], do="get the file again"
-            ) from None
+            ) from error
         if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
             raise ConfigError(f"{found[-1]} holds no weights")
         weights = {str(key).removeprefix("module."): tensor.float() for key, tensor in content.items()}
-        if any(key not in weights for key in needed):
+        if any(key not in weights or weights[key].ndim != axes for key, axes in needed.items()):
             raise ConfigError(f"{found[-1]} is another head than is known", why=f"it holds {', '.join(weights)}", do=do)
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
+            raise ConfigError(f"{found[-1]} is corrupted", why="not all of it is finite", do="get the file again")
         return weights
 
     # -- statistics ---------------------------------------------------------------------------------------------------
@@ -109,7 +113,10 @@ class OftFolder:
         path, inside = self.path / DATASET_STATISTICS, self.setting("norm_stats")
         if not path.is_file() and isinstance(inside, dict) and inside:
             return self.path / "config.json", inside
-        return path, read_json(path)
+        known = read_json(path)
+        if not known:
+            raise ConfigError(f"{path} has statistics of no dataset", do="get the file again")
+        return path, known
 
 
 def load_part(module: nn.Module, weights: Mapping[str, Tensor], where: str, own: tuple[str, ...] = ()) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manyarms.arrays import Array, to_numpy, to_tensor
 from manyarms.errors import ConfigError
+from manyarms.policies.tokens import Tokens
 
 _PROMPT = "In: What action should the robot take to {}?\nOut:"
 _EMPTY_TOKEN = 29871
@@ -29,20 +30,7 @@ class Prompts:
     """Sentences as tokens, by the tokenizer in the checkpoint's folder."""
 
     def __init__(self, folder: Path, bos: int | None, vocabulary: int) -> None:
-        from tokenizers import Tokenizer
-
-        path = folder / "tokenizer.json" if folder.is_dir() else folder
-        if not path.is_file():
-            raise ConfigError(
-                f"there is no tokenizer {path}",
-                why="nothing is downloaded",
-                do="put the checkpoint's tokenizer.json there, or name it: tokenizer=PATH",
-            )
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001 - tokenizers raises nothing more precise
-            raise ConfigError(f"{path} is no tokenizer", why=str(error)) from None
-        self._path, self._bos, self._vocabulary = path, bos, vocabulary
+        self._tokens, self._bos = Tokens(folder, vocabulary, "policy 'openvla_oft'"), bos
         self._known: dict[str, list[int]] = {}
 
     def __call__(self, text: str) -> list[int]:
@@ -50,19 +38,13 @@ class Prompts:
         if text not in self._known:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[text] = self._tokens(text)
+            self._known[text] = self._tokens.checked(self._prompt(text))
         return self._known[text]
 
-    def _tokens(self, text: str) -> list[int]:
-        ids = self._tokenizer.encode(_PROMPT.format(text.lower())).ids
+    def _prompt(self, text: str) -> list[int]:
+        ids = self._tokens(_PROMPT.format(text.lower()))
         ids = ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
-        ids = ids if ids[-1] == _EMPTY_TOKEN else [*ids, _EMPTY_TOKEN]
-        if max(ids) >= self._vocabulary:
-            raise ConfigError(
-                f"{self._path} makes token {max(ids)}, but the network knows {self._vocabulary}",
-                why="it is another model's tokenizer",
-            )
-        return ids
+        return ids if ids[-1:] == [_EMPTY_TOKEN] else [*ids, _EMPTY_TOKEN]
 
 
 class Images:

@@ -9,7 +9,19 @@ from typing import Any
 from manyarms.errors import ConfigError
 from manyarms.policies.pi0.flow import NOISES
 from manyarms.policies.pi0.units import NORMALISATIONS
-from manyarms.policies.trainable import CRITICS, configured
+from manyarms.policies.trainable import CRITICS, check_bounds, configured
+
+#: Far more than any model, and less than what takes a machine's memory.
+_BOUNDS = {
+    "chunk": (1, 1024),
+    "horizon": (1, 1024),
+    "steps": (1, 1000),
+    "prompt_length": (1, 8192),
+    "noise_level": (0, 100),
+    "lora_rank": (0, 4096),
+    "lora_alpha": (0, 65_536),
+    "seed": (0, 2**63 - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -80,15 +92,13 @@ class Pi0Options:
             if getattr(self, name) not in choices:
                 known = ", ".join(str(choice) for choice in choices if choice)
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", do=f"choose from {known}")
+        check_bounds(self, _BOUNDS)
         if self.noise.startswith("flow_sde") and self.noise_level <= 0:
             raise ConfigError(f"noise_level is {self.noise_level}", do="give it a number above 0, or noise: none")
-        if len(self.noise_bounds) != 2 or not 0 < self.noise_bounds[0] < self.noise_bounds[1]:
-            raise ConfigError(f"noise_bounds is {self.noise_bounds}", do="give two rising numbers above 0")
+        if len(self.noise_bounds) != 2 or not 0 < self.noise_bounds[0] < self.noise_bounds[1] < 100:
+            raise ConfigError(f"noise_bounds is {self.noise_bounds}", do="give two rising numbers above 0, below 100")
         if self.fast and self.noise == "flow_noise":
             raise ConfigError("the fast path has no head for flow_noise", do="leave fast out, or use flow_sde")
-        sizes = (self.prompt_length, *(1 if size is None else size for size in (self.steps, self.chunk, self.horizon)))
-        if min(sizes) < 1 or self.lora_rank < 0:
-            raise ConfigError("prompt_length, steps, chunk and horizon must be at least 1, lora_rank at least 0")
         parts = self.relative if isinstance(self.relative, tuple) else (self.relative or 0,)
         if any(not isinstance(part, int) for part in parts):
             raise ConfigError(f"relative is {self.relative}", do="give a number, or numbers as in [6, -1]")

@@ -18,6 +18,7 @@ from manyarms.policies.checkpoints import CheckpointFolder
 from manyarms.policies.network import image_names, state_names
 from manyarms.policies.pi0.model import Inputs
 from manyarms.policies.pi0.units import normalisers, relative_numbers
+from manyarms.policies.tokens import Tokens
 from manyarms.policies.transforms import Relative
 from manyarms.simulators.base import Field, Spec
 
@@ -31,23 +32,8 @@ _REMEMBERED = 4096
 class Words:
     """The folder's own tokenizer, with what openpi puts around a prompt."""
 
-    def __init__(self, path: str | Path, length: int, first: int) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError("policy 'pi0' needs tokenizers", do="pip install 'manyarms[vla]'") from error
-        path = Path(path).expanduser()
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise ConfigError(
-                f"there is no {file}",
-                why="π0 reads its instructions with PaliGemma's tokenizer, and nothing is downloaded",
-                do="put tokenizer.json into the folder, or give its path: tokenizer: PATH",
-            )
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises nothing more special
-            raise ConfigError(f"{file} is no tokenizer", why=str(error)) from error
+    def __init__(self, path: str | Path, length: int, first: int, vocabulary: int) -> None:
+        self._tokens = Tokens(path, vocabulary, "policy 'pi0'")
         self._length, self._first = length, first
         self._known: dict[str, tuple[np.ndarray, int]] = {}
 
@@ -63,8 +49,7 @@ class Words:
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
             cleaned = text.strip().replace("_", " ").replace("\n", " ")
-            parts = [self._tokenizer.encode(part, add_special_tokens=False).ids for part in (cleaned, "\n")]
-            ids = [self._first, *parts[0], *parts[1]]
+            ids = [self._first, *self._tokens(cleaned, special=False), *self._tokens("\n", special=False)]
             if len(ids) > self._length:
                 raise ConfigError(
                     f"an instruction has {len(ids)} tokens, room is for {self._length}",
@@ -72,7 +57,7 @@ class Words:
                     do="shorten it, or raise prompt_length",
                 )
             row = np.zeros(self._length, np.int64)
-            row[: len(ids)] = ids
+            row[: len(ids)] = self._tokens.checked(ids)
             self._known[text] = (row, len(ids))
         return self._known[text]
 
@@ -143,8 +128,9 @@ class Preprocessing:
         self._relative = Relative(relative_numbers(folder, config.relative, self.action_width))
         self._relative.check(width)
         self._clip = config.clip_actions
-        first = architecture.vlm_config.text_config.bos_token_id
-        self._words = Words(config.tokenizer or folder.path, config.prompt_length, 2 if first is None else first)
+        text = architecture.vlm_config.text_config
+        first = 2 if text.bos_token_id is None else text.bos_token_id
+        self._words = Words(config.tokenizer or folder.path, config.prompt_length, first, text.vocab_size)
 
     def inputs(self, observations: Observations, device: torch.device) -> Inputs:
         """Return what the model is fed."""

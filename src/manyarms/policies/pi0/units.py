@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from manyarms.decoding import only_file
 from manyarms.errors import ConfigError
 from manyarms.policies.checkpoints import CheckpointFolder
-from manyarms.policies.statistics import FieldStatistics, load_lerobot_stats, load_norm_stats
+from manyarms.policies.statistics import FieldStatistics, field_statistics, load_lerobot_stats, load_norm_stats
 from manyarms.policies.transforms import MinMax, Quantile, ZScore
 
 NORMALISATIONS: dict[str, type[ZScore | Quantile | MinMax]] = {
@@ -25,6 +26,9 @@ _LEROBOT_MODES = {"MEAN_STD": "z_score", "QUANTILES": "quantile", "MIN_MAX": "mi
 _LEROBOT_NAMES = {"observation.state": "state", "action": "actions"}
 _LEROBOT_FILE = "policy_preprocessor_step_*_normalizer_processor.safetensors"
 _LEROBOT_EPSILON = 1e-8
+
+#: Of an action, for masks of them.
+_MOST_NUMBERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ def relative_numbers(folder: CheckpointFolder, wanted: int | tuple[int, ...] | N
     if wanted is None:
         return _told_relative(folder.config, width)
     parts = (wanted,) if isinstance(wanted, int) else wanted
+    if any(abs(part) > _MOST_NUMBERS for part in parts):
+        raise ConfigError(f"relative is {wanted}, but an action has {width} numbers")
     # As openpi writes masks: so many that do, so many (below 0) that do not, and so on; those not named do not.
     mask = np.concatenate([np.full(abs(count), count > 0) for count in (*parts, -width)])
     if mask[width:].any():
@@ -141,13 +147,13 @@ def _saved_with_policy(path: Path) -> dict[str, FieldStatistics]:
     from safetensors.numpy import load_file
 
     try:
-        arrays = load_file(path)
+        arrays = load_file(only_file(path))
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error
-    known = {field.name for field in fields(FieldStatistics)}
+    known = {field.name for field in fields(FieldStatistics) if field.name != "mask"}
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         feature, _, what = name.rpartition(".")
         if what in known:
             found.setdefault(_LEROBOT_NAMES.get(feature, feature), {})[what] = array.astype(np.float64)
-    return {feature: FieldStatistics(**parts) for feature, parts in found.items()}
+    return {feature: field_statistics(path, feature, parts) for feature, parts in found.items()}
