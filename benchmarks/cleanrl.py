@@ -182,10 +182,12 @@ def algorithm(normalise: bool) -> PPO:
 class MinibatchLearner(Learner):
     """Normalises the advantages of each minibatch, as CleanRL."""
 
-    def _step(self, samples: Samples, layout: Layout, index: np.ndarray) -> dict[str, torch.Tensor]:
+    def _step(
+        self, samples: Samples, layout: Layout, index: np.ndarray, draw: tuple[int, int]
+    ) -> dict[str, torch.Tensor]:
         advantages, part = samples.advantages.copy(), samples.advantages[index]
         advantages[index] = (part - part.mean()) / (part.std(ddof=1) + 1e-8)
-        return super()._step(replace(samples, advantages=advantages), layout, index)
+        return super()._step(replace(samples, advantages=advantages), layout, index, draw)
 
 
 def make_learner(envs: manyarms.VectorEnv, seed: int, by_minibatch: bool) -> Learner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,28 @@ def test_openvla_oft_keeps_all_promises(head: str, tmp_path: Path) -> None:
     check_policy("openvla_oft", oft.SPEC, 2e-3, **options)
 
 
+class ImitatesTheMean(Whole):
+    def imitation_loss(
+        self, observations: Observations, chosen: np.ndarray | Tensor, draw: Sequence[int] = ()
+    ) -> Tensor:
+        return super().imitation_loss(observations, chosen, draw).mean()
+
+
+class ImitatesByChance(Whole):
+    def imitation_loss(
+        self, observations: Observations, chosen: np.ndarray | Tensor, draw: Sequence[int] = ()
+    ) -> Tensor:
+        return super().imitation_loss(observations, chosen, draw) * np.random.default_rng().random()
+
+
+class ImitatesTogether(Whole):
+    def imitation_loss(
+        self, observations: Observations, chosen: np.ndarray | Tensor, draw: Sequence[int] = ()
+    ) -> Tensor:
+        loss = super().imitation_loss(observations, chosen, draw)
+        return loss - loss.mean(0)
+
+
 BROKEN: list[tuple[Callable[..., Any], str]] = [
     (Columns, r"must have the shape \(\d+,\), not \(\d+, 1\)"),
     (Detached, "have no gradient"),
@@ -182,6 +204,9 @@ BROKEN: list[tuple[Callable[..., Any], str]] = [
     (Forgetful, "lacks something"),
     (Drifting, "asked again"),
     (WithoutProbabilities, "no 'chosen'"),
+    (ImitatesTheMean, r"imitation_loss has the shape \(\)"),
+    (ImitatesByChance, "not the same the second time"),
+    (ImitatesTogether, "depends on its neighbours"),
 ]
 
 
@@ -237,6 +262,6 @@ def test_what_is_no_policy_that_learns_points_to_the_page_that_helps(tmp_path: P
 def test_check_on_the_command_line_takes_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     told = ["standins:Walker", "--policy", f"{__name__}:Whole", "--options", "cameras=[]"]
     assert check.main([*told, "--policy-options", "critic=chunk_level"]) == 0
-    assert "5 of 5 checks hold" in capsys.readouterr().out
+    assert "6 of 6 checks hold" in capsys.readouterr().out
     assert check.main(["standins:Walker", "--policy", f"{__name__}:Idle", "--options", "cameras=[]"]) == 1
     assert "no gradient reaches unused.weight" in capsys.readouterr().out

@@ -22,6 +22,7 @@ from torch.nn import functional
 from conftest import goldens
 from manyarms import EpisodeId, cli
 from manyarms.algorithms.ppo import PPO
+from manyarms.algorithms.rwfm import RWFM
 from manyarms.errors import ConfigError
 from manyarms.learning.cloning import CloningConfig, clone
 from manyarms.learning.demonstrations import Demonstrations
@@ -516,7 +517,7 @@ def test_actions_count_from_the_state_where_a_checkpoint_was_trained_so(
     np.testing.assert_allclose(judged, found.extras["log_probs"], atol=1e-4)
     actions = np.random.default_rng(0).normal(size=(3, 10, 2)).astype(np.float32)
     losses = [
-        one.imitation_loss(observations, example, np.ones((3, 10), np.float32)).item()
+        one.imitation_loss(observations, one.encode_actions(observations, example)).mean().item()
         for one, example in ((plain, actions), (policy, actions + offset))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -810,10 +811,11 @@ def test_the_loss_of_imitation_is_that_of_transformers(folder: Path) -> None:
     policy = policy_of(folder, seed=3)
     observations, config = seen(4), policy.model.config
     actions = np.random.default_rng(0).normal(size=(4, 10, 2)).astype(np.float32)
-    found = policy.imitation_loss(observations, actions, np.ones((4, 10), np.float32))
-    again = np.random.default_rng(3)
-    drawn = torch.from_numpy(again.standard_normal((4, 10, 32), np.float32))
-    times = again.beta(config.time_sampling_beta_alpha, config.time_sampling_beta_beta, 4)
+    found = policy.imitation_loss(observations, policy.encode_actions(observations, actions), (7,))
+    assert found.shape == (4, 10, 32)
+    rows = list(noise.generators(3, observations, "imitate/7"))
+    drawn = torch.from_numpy(np.stack([rng.standard_normal((10, 32), np.float32) for rng in rows]))
+    times = np.array([rng.beta(config.time_sampling_beta_alpha, config.time_sampling_beta_beta) for rng in rows])
     inputs = policy._seeing.inputs(observations, torch.device("cpu"))
     images = torch.full((4, 32), config.vlm_config.image_token_id)
     theirs = policy.model(
@@ -826,13 +828,57 @@ def test_the_loss_of_imitation_is_that_of_transformers(folder: Path) -> None:
         attention_mask=torch.cat([torch.ones_like(images), inputs.token_mask.long()], 1),
         actions=policy._seeing.from_simulator(actions, observations),
     )
-    assert float(found.detach()) == pytest.approx(float(theirs.loss.detach()), rel=1e-4)
-    halves = [
-        float(policy_of(folder, seed=3).imitation_loss(observations, actions, np.tile(half, (4, 1))).detach())
-        for half in (np.repeat([1.0, 0.0], 5).astype(np.float32), np.repeat([0.0, 1.0], 5).astype(np.float32))
-    ]
-    assert np.mean(halves) == pytest.approx(float(found.detach()), rel=1e-5), "each counts its own actions only"
-    assert halves[0] != pytest.approx(halves[1], rel=1e-3)
+    assert float(found.detach().mean()) == pytest.approx(float(theirs.loss.detach()), rel=1e-4)
+
+
+def test_what_follows_the_end_of_an_episode_is_not_imitated(folder: Path) -> None:
+    observations, mask = seen(4), np.ones((4, 10), np.float32)
+    mask[:, 5:] = 0.0
+    zeros = np.zeros((4, 10, 2), np.float32)
+    learnt = {}
+    for name, part in (("beyond", slice(5, None)), ("before", slice(5))):
+        actions = zeros.copy()
+        actions[:, part] = 0.5
+        policy = policy_of(folder)
+        losses = list(clone(policy, Demonstrations(observations, actions, mask), CloningConfig(steps=1, batch_size=4)))
+        learnt[name] = losses[0]
+    flat = list(clone(policy_of(folder), Demonstrations(observations, zeros, mask), CloningConfig(steps=1)))
+    # What is not executed is still seen by the attention of what is: near, and not the same.
+    assert abs(learnt["beyond"] - flat[0]) < 0.2 * abs(learnt["before"] - flat[0])
+
+
+@pytest.mark.parametrize("kind", ["none", "flow_sde"])
+def test_it_imitates_what_it_chose_without_log_probabilities(kind: str, folder: Path) -> None:
+    """Weighted by advantages: what was good is done again, more than what was not."""
+    policy = policy_of(folder, noise=kind, clip_actions=False)
+    observations = seen(6)
+    chunk = policy.act(observations)
+    assert ("log_probs" in chunk.extras) == (kind == "flow_sde")
+    ended = flow.unpacked(torch.as_tensor(chunk.extras["chosen"]), policy._shape)[0][:, -1]
+    np.testing.assert_allclose(
+        policy._seeing.to_simulator(ended[:, :4], observations), chunk.actions[""], atol=1e-5, err_msg="it ends in them"
+    )
+    learner = Learner(policy, RWFM(update_epoch=1, temperature=1.0), OptimConfig(lr=1e-3), LearnerConfig(6))
+    weighed = np.array([2.0, -20.0, 2.0, -20.0, 2.0, -20.0], np.float32)
+    samples = Samples(observations, chunk.extras["chosen"], None, np.ones((6, 4), np.float32), weighed)
+
+    def losses() -> np.ndarray:
+        with torch.no_grad():
+            drawn = [policy.imitation_loss(observations, chunk.extras["chosen"], (i,)) for i in range(8)]
+        return torch.stack(drawn)[..., :4, :].mean((0, 2, 3)).numpy()
+
+    before = losses()
+    metrics = [learner.update(samples, update) for update in range(20)]
+    assert metrics[0].keys() == {f"actor/{n}" for n in ("policy_loss", "own_loss", "weight", "loss", "grad_norm", "lr")}
+    gained = before - losses()
+    assert gained[::2].mean() > 0, "it does again what was good"
+    assert gained[::2].mean() > gained[1::2].mean(), "more than what was not"
+
+
+@pytest.mark.parametrize("kind", ["flow_sde_one", "flow_noise"])
+def test_noise_whose_chains_cannot_be_imitated_is_refused(kind: str, folder: Path) -> None:
+    with pytest.raises(ConfigError, match="noise: none"):
+        Learner(policy_of(folder, noise=kind), RWFM())
 
 
 def test_the_critic_does_not_pull_at_the_model(folder: Path) -> None:

@@ -202,8 +202,10 @@ def test_the_newest_checkpoints_are_kept_and_the_first_that_others_are_held_to(t
             ),
             *("algorithm.filter_rewards=true", "algorithm.rewards_lower_bound=-100", "actor.training_backend=fsdp"),
         ],
+        ["algorithm.adv_type=rwfm", "actor.micro_batch_size=3"],
+        pytest.param(["algorithm.adv_type=rwfm", "actor.training_backend=fsdp"], marks=pytest.mark.soak),
     ],
-    ids=["ddp", "fsdp", "groups"],
+    ids=["ddp", "fsdp", "groups", "own loss", "own loss, fsdp"],
 )
 def test_ranks_learn_what_one_would(words: list[str], tmp_path: Path) -> None:
     words = [*words, "runner.max_steps=3"]

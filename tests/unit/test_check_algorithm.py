@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyarms.algorithms import BUILT_IN
+from manyarms.algorithms import BUILT_IN, find_algorithm
 from manyarms.algorithms.base import Episodes, Group, Loss, Minibatch, Targets
 from manyarms.algorithms.grpo import GRPO
 from manyarms.algorithms.ppo import PPO
+from manyarms.algorithms.rwfm import RWFM
 from manyarms.testing.algorithms import check_algorithm
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_algorithm_holds_to_the_suite(name: str) -> None:
     check_algorithm(name)
-    check_algorithm(name, logprob_type="action_level", entropy_bonus=0.1)
+    if find_algorithm(name).needs_log_probs:
+        check_algorithm(name, logprob_type="action_level", entropy_bonus=0.1)
 
 
 def test_values_of_actions_hold_to_it_too() -> None:
@@ -28,6 +30,7 @@ def test_values_of_actions_hold_to_it_too() -> None:
 @dataclass(frozen=True, kw_only=True)
 class AveragesByItself(PPO):
     def loss(self, batch: Minibatch) -> Loss:
+        assert batch.log_probs is not None
         return Loss((-batch.advantages * batch.log_probs).mean())
 
 
@@ -65,6 +68,7 @@ class PushesPadding(GRPO):
     logprob_type: str = "action_level"
 
     def loss(self, batch: Minibatch) -> Loss:
+        assert batch.log_probs is not None
         return Loss((-batch.advantages * batch.log_probs).sum() / batch.counts[1])
 
 
@@ -73,6 +77,18 @@ class HoldsTheGraph(PPO):
     def loss(self, batch: Minibatch) -> Loss:
         found = super().loss(batch)
         return Loss(found.value, {**found.metrics, "actor/mine": found.value})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeighsByItself(RWFM):
+    def loss(self, batch: Minibatch) -> Loss:
+        assert batch.own_loss is not None
+        return Loss((batch.advantages.exp() * batch.own_loss).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsksForNothing(RWFM):
+    needs_own_loss = False
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,8 @@ class HoldsTheGraph(PPO):
         (WithoutReturns, "must give its returns"),
         (PushesPadding, "not executed have a gradient"),
         (HoldsTheGraph, "holds on to the graph"),
+        (WeighsByItself, "do not add up"),
+        (AsksForNothing, "nothing that depends on the policy"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

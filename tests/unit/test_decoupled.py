@@ -143,11 +143,15 @@ def test_a_learner_recomputes_what_older_weights_chose() -> None:
     with torch.no_grad():
         wanted = newer.evaluate(samples.observations, samples.chosen).log_probs.numpy()
     assert samples.old_log_probs is not None
+    assert samples.log_probs is not None
     np.testing.assert_allclose(samples.old_log_probs, wanted, rtol=1e-5)
     assert not np.allclose(samples.old_log_probs, samples.log_probs)
     metrics = learner.update(samples, 0, layout=layout)
     assert metrics["actor/behave_weight"] != 1.0
-    assert float(seen["batch"].log_probs.sub(seen["batch"].old_log_probs).abs().max()) < 1e-5, "it is not stale to it"
+    current, old = seen["batch"].log_probs, seen["batch"].old_log_probs
+    assert current is not None
+    assert old is not None
+    assert float(current.detach().sub(old).abs().max()) < 1e-5, "it is not stale to it"
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -155,7 +155,9 @@ def test_actions_of_demonstrations_survive_the_way_through_the_head() -> None:
     for head, tolerance in (("gaussian", 1e-5), ("tokens", 2.0 / BINS * 2)):
         policy = network("mlp", head=head)
         np.testing.assert_allclose(
-            policy.to_simulator(policy.head.decode(policy.encode_actions(actions))), actions, atol=tolerance
+            policy.to_simulator(policy.head.decode(policy.encode_actions(observed(7), actions))),
+            actions,
+            atol=tolerance,
         )
 
 

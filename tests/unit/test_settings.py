@@ -143,6 +143,9 @@ def test_settings_of_other_algorithms_are_dropped_and_told_where_they_were_chose
     assert load(written(tmp_path), ["algorithm.group_size=4"]).warnings == (
         "algorithm.group_size has no effect with gae",
     )
+    found = load(written(tmp_path), ["algorithm.adv_type=rwfm", "algorithm.logprob_type=action_level"])
+    assert found.warnings == ("algorithm.logprob_type has no effect with rwfm",), "it looks at no log-probabilities"
+    assert load(written(tmp_path, found.text)).warnings == ()
 
 
 class Plain(PPO):

@@ -19,6 +19,7 @@ BUILT_IN = {
     "dapo": "manyarms.algorithms.dapo:DAPO",
     "reinforce_pp": "manyarms.algorithms.reinforce_pp:ReinforcePP",
     "decoupled_ppo": "manyarms.algorithms.decoupled_ppo:DecoupledPPO",
+    "rwfm": "manyarms.algorithms.rwfm:RWFM",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ from manyarms.errors import ConfigError
 
 #: What a value, a probability ratio or an entropy is of: a number of an action, an action, a whole chunk of actions.
 LEVELS = ("token_level", "action_level", "chunk_level")
+
+#: Settings that do nothing for an algorithm without log-probabilities.
+OF_LOG_PROBS = ("target_kl", "logprob_type", "entropy_type", "entropy_bonus", "kl_beta")
 
 
 # -- what an algorithm is given and gives -----------------------------------------------------------------------------
@@ -75,19 +78,23 @@ class Targets:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """B decisions. Log-probabilities and advantages have the shape of `logprob_type`: [B, K, A], [B, K] or [B]."""
+    """B decisions. Log-probabilities and advantages have the shape of `logprob_type`: [B, K, A], [B, K] or [B].
+
+    With `needs_log_probs = False` log-probabilities and entropies are None, and advantages are per decision or action.
+    """
 
     advantages: Tensor
-    log_probs: Tensor  # of the policy as it is, with gradients
-    old_log_probs: Tensor  # of the policy that the update began with
+    log_probs: Tensor | None  # of the policy as it is, with gradients
+    old_log_probs: Tensor | None  # of the policy that the update began with
     behavior_log_probs: Tensor | None  # of the older policy that acted (max_staleness); None: old_log_probs
     reference_log_probs: Tensor | None  # of the policy that training began with (kl_beta)
-    entropy: Tensor  # shape of `entropy_type`, with gradients
+    entropy: Tensor | None  # shape of `entropy_type`, with gradients
     values: Tensor | None  # [B] or [B, K] as `critic` says, with gradients
     old_values: Tensor | None
     returns: Tensor | None
     mask: Tensor  # [B, K]: 1 where an action was executed
     counts: tuple[float, float, float]  # decisions, actions, numbers executed in the whole minibatch, over all ranks
+    own_loss: Tensor | None = None  # [B], the policy's own for what it chose (`needs_own_loss`), with gradients
 
     def mean(self, x: Tensor) -> Tensor:
         """Return this part's share of the minibatch's mean of x ([B], [B, K] or [B, K, A]) over what was executed."""
@@ -142,6 +149,10 @@ class Algorithm(ABC):
     max_rejected: ClassVar[int] = 0
     off_policy: ClassVar[bool] = False
     """Whether `loss` corrects for episodes of older weights; if not, max_staleness must be 0."""
+    needs_log_probs: ClassVar[bool] = True
+    """Whether `loss` looks at log-probabilities; if not, none are computed."""
+    needs_own_loss: ClassVar[bool] = False
+    """Whether `loss` is given the policy's own loss for what it chose: `TrainablePolicy.imitation_loss`."""
 
     def __post_init__(self) -> None:
         for name in ("logprob_type", "entropy_type"):
@@ -154,11 +165,22 @@ class Algorithm(ABC):
             raise ConfigError(f"max_staleness must be 0 or more, got {self.max_staleness}")
         if self.max_staleness and not self.off_policy:
             raise ConfigError(f"{self.adv_type} does not correct for older weights", do="max_staleness: 0")
+        given = [entry.name for entry in fields(Algorithm) if getattr(self, entry.name) != entry.default]
+        useless = [] if self.needs_log_probs else [name for name in given if name in OF_LOG_PROBS]
+        if useless:
+            raise ConfigError(
+                f"{useless[0]} would do nothing: {self.adv_type} looks at no log-probabilities", do="leave it out"
+            )
 
     @property
     def critic(self) -> str | None:
         """The level at which the policy must estimate values; None: it needs no value head."""
         return None
+
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether learning asks the policy to `evaluate` what it chose: for log-probabilities or values."""
+        return self.needs_log_probs or self.critic is not None
 
     def keeps(self, group: Group) -> bool:
         """Return whether a group is worth learning from; another is played in place of one that is not."""
@@ -264,6 +286,15 @@ def normalised(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return (x - x[mask].mean()) / (x[mask].std() + 1e-6)
 
 
+def returns_from(rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """Return what follows from each step on, [E, S], of rewards [E, S] that are 0 after an episode's end."""
+    returns = rewards.copy()
+    for t in reversed(range(rewards.shape[1] - 1)):
+        # R_t = r_t + γ R_{t+1}
+        returns[:, t] += gamma * returns[:, t + 1]
+    return returns
+
+
 def at_level(values: Tensor, mask: Tensor, level: str) -> Tensor:
     """Sum log-probabilities or entropies [B, K, A] over what was executed (`mask` [B, K]), up to a level."""
     if level == "token_level":
@@ -276,6 +307,8 @@ def clipped_policy_loss(
     batch: Minibatch, low: float, high: float, dual: float | None = None, behavior_cap: float = 2.0
 ) -> Loss:
     """Return PPO's loss, with a bound of its own on either side, the dual clip, and a correction for stale episodes."""
+    assert batch.log_probs is not None
+    assert batch.old_log_probs is not None
     advantages, metrics = batch.advantages, {}
     if batch.behavior_log_probs is not None:
         # Decoupled PPO: w = min(π_old(a) / π_behavior(a), c), and A becomes w A
@@ -318,6 +351,7 @@ def value_loss(batch: Minibatch, value_clip: float | None, huber_delta: float) -
 
 def entropy(batch: Minibatch) -> Loss:
     """Return the policy's mean entropy."""
+    assert batch.entropy is not None
     mean = batch.mean(batch.entropy)
     return Loss(mean, {"actor/entropy_loss": mean.detach()})
 
@@ -325,7 +359,8 @@ def entropy(batch: Minibatch) -> Loss:
 def kl_to_reference(batch: Minibatch) -> Loss:
     """Return the distance to the policy that training began with; 0 where there is no reference."""
     if batch.reference_log_probs is None:
-        return Loss(torch.zeros((), device=batch.log_probs.device))
+        return Loss(torch.zeros((), device=batch.mask.device))
+    assert batch.log_probs is not None
     # KL ≈ exp(log π_ref - log π) - (log π_ref - log π) - 1
     away = batch.reference_log_probs - batch.log_probs
     distance = batch.mean(away.exp() - away - 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from manyarms.algorithms.base import Clipped, Episodes, Targets, normalised
+from manyarms.algorithms.base import Clipped, Episodes, Targets, normalised, returns_from
 from manyarms.errors import ConfigError
 
 
@@ -23,8 +23,5 @@ class ReinforcePP(Clipped):
 
     def targets(self, episodes: Episodes) -> Targets:
         rewards, decisions = episodes.steps("chunk_level")
-        returns = rewards.copy()
-        for t in reversed(range(rewards.shape[1] - 1)):
-            # R_t = r_t + γ R_{t+1}
-            returns[:, t] += self.gamma * returns[:, t + 1]
-        return Targets(normalised(returns, decisions))
+        # A_t = (R_t - mean(R)) / std(R), over all decisions of the update
+        return Targets(normalised(returns_from(rewards, self.gamma), decisions))

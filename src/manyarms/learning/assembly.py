@@ -120,10 +120,14 @@ def trainer_for(
 ) -> Trainer:
     """Return what trains a policy in these environments."""
     runner = runner_for(config, envs, policy)
-    if (
-        policy.policy.explores and policy.policy.critic == config.algorithm.critic
-    ):  # else the learner says what is wrong
-        check_before_training(policy, envs.simulator_spec)
+    algorithm, learns = config.algorithm, policy.policy
+    if learns.critic == algorithm.critic:  # where something does not fit, the learner says what
+        check_before_training(
+            policy,
+            envs.simulator_spec,
+            evaluates=learns.explores and algorithm.needs_evaluation,
+            imitates=learns.has_own_loss and algorithm.needs_own_loss,
+        )
     return Trainer(runner, learner_for(config, policy, ranks, reference), tasks_of(envs), trainer_config(config))
 
 

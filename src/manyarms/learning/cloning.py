@@ -44,7 +44,7 @@ def clone(policy: TrainablePolicy, examples: Demonstrations, config: CloningConf
         index = next(batches)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * 0.5 * (1.0 + np.cos(np.pi * step / config.steps))
-        loss = _loss(policy, examples, index)
+        loss = _loss(policy, examples, index, step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(learning, config.clip_grad)
@@ -53,16 +53,12 @@ def clone(policy: TrainablePolicy, examples: Demonstrations, config: CloningConf
     policy.eval()
 
 
-def _loss(policy: TrainablePolicy, examples: Demonstrations, index: np.ndarray) -> Tensor:
-    """Return the policy's own loss, or else how unlikely the examples are to it."""
-    observations, actions, mask = examples.observations.rows(index), examples.actions[index], examples.mask[index]
-    own = policy.imitation_loss(observations, actions, mask)
-    if own is not None:
-        return own
-    found = policy.evaluate(observations, policy.encode_actions(actions))
-    executed = torch.from_numpy(mask).to(found.log_probs.device)[..., None].expand_as(found.log_probs)
-    # L = -mean log π(a | s), over the numbers of all actions that were demonstrated
-    return -((found.log_probs * executed).sum() / executed.sum().clamp(min=1))
+def _loss(policy: TrainablePolicy, examples: Demonstrations, index: np.ndarray, step: int) -> Tensor:
+    """Return the policy's loss, a mean over the numbers of all actions that were demonstrated."""
+    observations = examples.observations.rows(index)
+    loss = policy.imitation_loss(observations, policy.encode_actions(observations, examples.actions[index]), (step,))
+    executed = torch.from_numpy(examples.mask[index]).to(loss.device)[..., None].expand_as(loss)
+    return (loss * executed).sum() / executed.sum().clamp(min=1)
 
 
 def _batches(count: int, config: CloningConfig) -> Iterator[np.ndarray]:

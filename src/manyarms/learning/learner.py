@@ -93,7 +93,7 @@ class Learner:
         policy.prepare_to_learn()
         self.steps = 0
         """Steps of the optimiser so far."""
-        self.parallel = ParallelPolicy(policy, self.ranks, self.config.training_backend)
+        self.parallel = ParallelPolicy(policy, algorithm, self.ranks, self.config.training_backend)
         self.optimizer = AdamW(
             self._groups(),
             betas=(self.optim.adam_beta1, self.optim.adam_beta2),
@@ -127,7 +127,8 @@ class Learner:
         own = [episode for _, episode in episodes]
         gathered = gather(episodes, self._final_values(own), time_limit, self.ranks)
         targets = self.algorithm.targets(gathered.episodes)
-        samples = samples_from(gathered, targets, own, filler)
+        needed = ("chosen", "log_probs") if self.algorithm.needs_log_probs else ("chosen",)
+        samples = samples_from(gathered, targets, own, filler, needed)
         if stale:
             samples = self._with_old_log_probs(samples)
         return samples, gathered.layout, _summary(gathered, targets)
@@ -166,7 +167,9 @@ class Learner:
         for epoch in range(self.algorithm.update_epoch):
             seed = (self.config.seed, iteration, epoch)
             minibatches = shuffled(len(layout), self.config.global_batch_size, seed)
-            means += self._sum_over_ranks([self._step(samples, layout, index) for index in minibatches])
+            means += self._sum_over_ranks(
+                [self._step(samples, layout, index, (iteration, epoch)) for index in minibatches]
+            )
             if self.algorithm.target_kl is not None and means[-1]["actor/approx_kl"] > self.algorithm.target_kl:
                 break
         self.policy.eval()
@@ -174,20 +177,24 @@ class Learner:
         metrics["actor/lr"] = float(self.optimizer.param_groups[0]["lr"])
         return metrics
 
-    def _step(self, samples: Samples, layout: Layout, index: np.ndarray) -> dict[str, Tensor]:
-        """Take one optimiser step for a minibatch of all ranks; return this rank's share of its means."""
+    def _step(self, samples: Samples, layout: Layout, index: np.ndarray, draw: tuple[int, int]) -> dict[str, Tensor]:
+        """Take one optimiser step for a minibatch of all ranks; return this rank's share of its means.
+
+        `draw` is the update and the pass: what an own loss draws is new in each.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         actions = float(layout.actions[index].sum())
-        counts = (float(len(index)), actions, actions * samples.log_probs.shape[-1])
+        numbers = 1 if samples.log_probs is None else samples.log_probs.shape[-1]
+        counts = (float(len(index)), actions, actions * numbers)
         parts = layout.micro_batches(index, self.config.micro_batch_size)
         shares: dict[str, Tensor] = {}
         for i, (rows, is_filler) in enumerate(parts):
             part = samples.rows(rows).without_effect() if is_filler else samples.rows(rows)
             with self.parallel.adding_up(last=i == len(parts) - 1):
-                found = self.parallel.evaluate(part.observations, part.chosen)
+                found, own_loss = self.parallel.evaluate(part.observations, part.chosen, draw)
                 reference = self._reference_log_probs(part)
                 given = part.tensors(self.policy.device)
-                loss = self.algorithm.loss(minibatch_of(self.algorithm, found, given, counts, reference))
+                loss = self.algorithm.loss(minibatch_of(self.algorithm, found, given, counts, reference, own_loss))
                 # Ranks' gradients are averaged, but their losses are shares of one mean: they have to be summed.
                 (loss.value * self.ranks.world).backward()
             for name, value in {**loss.metrics, "actor/loss": loss.value.detach()}.items():
@@ -233,31 +240,45 @@ class Learner:
 
 def minibatch_of(
     algorithm: Algorithm,
-    found: Evaluation,
+    found: Evaluation | None,
     given: Mapping[str, Tensor],
     counts: tuple[float, float, float],
     reference_log_probs: Tensor | None = None,
+    own_loss: Tensor | None = None,
 ) -> Minibatch:
-    """Return what an algorithm sees of some decisions; log-probabilities, [B, K, A], are summed up to its level."""
+    """Return what an algorithm sees of some decisions.
+
+    Log-probabilities, [B, K, A], are summed up to its level; an own loss, [B, K, A] or longer, becomes the mean over
+    the numbers of a decision that were executed.
+    """
     mask, advantages, old = given["mask"], given["advantages"], given.get("old_log_probs")
 
-    def at(x: Tensor) -> Tensor:
-        return at_level(x, mask, algorithm.logprob_type)
+    def at(x: Tensor | None, level: str = algorithm.logprob_type) -> Tensor | None:
+        return at_level(x, mask, level) if x is not None and algorithm.needs_log_probs else None
 
-    acted, current = at(given["log_probs"]), at(found.log_probs)
+    acted, current = at(given.get("log_probs")), at(None if found is None else found.log_probs)
+    if current is not None:
+        advantages = advantages[(..., *[None] * (current.dim() - advantages.dim()))].expand_as(current)
     return Minibatch(
-        advantages=advantages[(..., *[None] * (current.dim() - advantages.dim()))].expand_as(current),
+        advantages=advantages,
         log_probs=current,
         old_log_probs=acted if old is None else at(old),
         behavior_log_probs=None if old is None else acted,
-        reference_log_probs=None if reference_log_probs is None else at(reference_log_probs),
-        entropy=at_level(found.entropy, mask, algorithm.entropy_type),
-        values=found.values,
+        reference_log_probs=at(reference_log_probs),
+        own_loss=None if own_loss is None else _per_decision(own_loss, mask),
+        entropy=at(None if found is None else found.entropy, algorithm.entropy_type),
+        values=None if found is None else found.values,
         old_values=given.get("values"),
         returns=given.get("returns"),
         mask=mask,
         counts=counts,
     )
+
+
+def _per_decision(loss: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean [B] of a loss [B, K or more, A] over the actions of `mask` [B, K]."""
+    per_action = loss[:, : mask.shape[1]].mean(-1)
+    return (per_action * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)
 
 
 def _summary(gathered: Gathered, targets: Targets) -> dict[str, float]:
@@ -284,10 +305,15 @@ def _check_fit(
     policy: TrainablePolicy, algorithm: Algorithm, optim: OptimConfig, reference: TrainablePolicy | None
 ) -> None:
     """Refuse what cannot work together, or would do nothing."""
-    if not policy.explores:
+    if not policy.explores and algorithm.needs_evaluation:
         raise ConfigError(
             "this policy reports no log-probabilities, so it cannot be trained by reinforcement learning",
             do="let it explore (pi0: noise: flow_sde)",
+        )
+    if algorithm.needs_own_loss and not policy.has_own_loss:
+        raise ConfigError(
+            f"{algorithm.adv_type} learns by the policy's own loss, and this policy has none for what it chose",
+            do="give it one (docs/add/algorithm.md; pi0: noise: none)",
         )
     if algorithm.critic is not None and policy.critic is None:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from manyarms.algorithms.base import Algorithm
 from manyarms.errors import ConfigError
 from manyarms.learning.ranks import Ranks
 from manyarms.policies.base import Observations
@@ -27,25 +28,32 @@ BACKENDS = ("ddp", "fsdp")
 
 
 class _Evaluator(nn.Module):
-    """`TrainablePolicy.evaluate` as the forward pass that DDP and FSDP watch."""
+    """What an algorithm needs of a policy, as the one forward pass that DDP and FSDP watch."""
 
-    def __init__(self, policy: TrainablePolicy) -> None:
+    def __init__(self, policy: TrainablePolicy, algorithm: Algorithm) -> None:
         super().__init__()
         self.policy = policy
+        self._evaluates = algorithm.needs_evaluation
+        self._imitates = algorithm.needs_own_loss
 
-    def forward(self, observations: Observations, chosen: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(
+        self, observations: Observations, chosen: np.ndarray, draw: Sequence[int]
+    ) -> tuple[tuple[Tensor, Tensor, Tensor | None] | None, Tensor | None]:
+        loss = self.policy.imitation_loss(observations, chosen, draw) if self._imitates else None
+        if not self._evaluates:
+            return None, loss
         found = self.policy.evaluate(observations, chosen)
-        return found.log_probs, found.entropy, found.values
+        return (found.log_probs, found.entropy, found.values), loss
 
 
 class ParallelPolicy:
     """A policy as all ranks train it."""
 
-    def __init__(self, policy: TrainablePolicy, ranks: Ranks, backend: str = "ddp") -> None:
+    def __init__(self, policy: TrainablePolicy, algorithm: Algorithm, ranks: Ranks, backend: str = "ddp") -> None:
         if backend not in BACKENDS:
             raise ConfigError(f"training_backend is {backend!r}", do=f"choose {' or '.join(BACKENDS)}")
         self.policy, self._ranks = policy, ranks
-        self._evaluator: nn.Module = _Evaluator(policy)
+        self._evaluator: nn.Module = _Evaluator(policy, algorithm)
         self._shards: list[FSDPModule] = []
         if ranks.world > 1 and backend == "ddp":
             self._evaluator = DistributedDataParallel(self._evaluator, broadcast_buffers=False)
@@ -62,8 +70,12 @@ class ParallelPolicy:
             # Shards hear here which of them is the root: the first to be called may be another, when the policy acts.
             self._shards[-1]._get_fsdp_state()._lazy_init()
 
-    def evaluate(self, observations: Observations, chosen: np.ndarray) -> Evaluation:
-        return Evaluation(*self._evaluator(observations, chosen))
+    def evaluate(
+        self, observations: Observations, chosen: np.ndarray, draw: Sequence[int]
+    ) -> tuple[Evaluation | None, Tensor | None]:
+        """Return what the policy thinks of what was chosen, and its own loss for it, where the algorithm needs them."""
+        found, loss = self._evaluator(observations, chosen, draw)
+        return None if found is None else Evaluation(*found), loss
 
     @contextmanager
     def adding_up(self, last: bool) -> Iterator[None]:

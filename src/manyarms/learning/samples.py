@@ -65,7 +65,7 @@ class Samples:
 
     observations: Observations
     chosen: Array  # [N, K, …]
-    log_probs: Array  # [N, K, A], of the policy that acted
+    log_probs: Array | None  # [N, K, A], of the policy that acted; None: it gave none
     mask: np.ndarray  # [N, K], 1 where an action was executed
     advantages: np.ndarray  # [N], or [N, K] where every action has its own
     returns: np.ndarray | None = None  # like values
@@ -80,7 +80,7 @@ class Samples:
         return Samples(
             self.observations.rows(index),
             self.chosen[index],
-            self.log_probs[index],
+            None if self.log_probs is None else self.log_probs[index],
             self.mask[index],
             self.advantages[index],
             None if self.returns is None else self.returns[index],
@@ -195,10 +195,16 @@ def _padded(parts: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
     return whole
 
 
-def samples_from(gathered: Gathered, targets: Targets, own: Sequence[Episode], filler: Episode | None) -> Samples:
+def samples_from(
+    gathered: Gathered,
+    targets: Targets,
+    own: Sequence[Episode],
+    filler: Episode | None,
+    needed: Sequence[str] = ("chosen", "log_probs"),
+) -> Samples:
     """Put this rank's episodes and what they are to teach into one batch; without any, those of `filler`."""
     episodes = list(own) or ([] if filler is None else [filler])
-    missing = [name for name in ("chosen", "log_probs") if name not in episodes[0].extras]
+    missing = [name for name in needed if name not in episodes[0].extras]
     if missing:
         raise ConfigError(
             f"these episodes have no {missing[0]}",
@@ -216,7 +222,7 @@ def samples_from(gathered: Gathered, targets: Targets, own: Sequence[Episode], f
     return Samples(
         observations=observations_of(episodes, fields),
         chosen=extras["chosen"],
-        log_probs=extras["log_probs"],
+        log_probs=extras["log_probs"] if "log_probs" in needed else None,
         mask=mask,
         advantages=taught(targets.advantages),
         returns=None if targets.returns is None else taught(targets.returns),

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from manyarms.algorithms import BUILT_IN, find_algorithm
-from manyarms.algorithms.base import Algorithm
+from manyarms.algorithms.base import OF_LOG_PROBS, Algorithm
 from manyarms.decoding import check_characters, check_yaml
 from manyarms.errors import ConfigError, ManyarmsError, UnknownName, did_you_mean
 from manyarms.learning.config import TrainConfig
@@ -124,6 +124,8 @@ def _take_algorithm(plain: dict[Any, Any], name: str) -> tuple[type[Algorithm], 
     loss_type = value_of("loss_type") if "loss_type" in group else None
     group.pop("loss_type", None)
     known, elsewhere = {entry.name for entry in fields(kind)}, _defaults_elsewhere()
+    if not kind.needs_log_probs:
+        known.difference_update(OF_LOG_PROBS)
     warnings = []
     for key in [key for key in group if key not in known and key in elsewhere]:
         if value_of(key) not in elsewhere[key]:

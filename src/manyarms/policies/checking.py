@@ -75,12 +75,18 @@ def _check_values(policy: TrainablePolicy, values: Tensor | None, rows: int, who
     assert shape == wanted, f"critic is {policy.critic}: the values of {who} must have the shape {wanted}, not {shape}"
 
 
-def check_before_training(policy: Batched, spec: Spec) -> None:
-    """Refuse, after one pass, what would otherwise go wrong in silence."""
+def check_before_training(policy: Batched, spec: Spec, *, evaluates: bool = True, imitates: bool = False) -> None:
+    """Refuse, after one pass, what would otherwise go wrong in silence.
+
+    An algorithm `evaluates` what was chosen, `imitates` it by the policy's own loss, or both.
+    """
     try:
-        chunk, found = check_shapes(policy.policy, made_up(spec, 2), policy)
-        apart = _apart(chunk, found).mean()
-        assert apart < _APART, f"evaluate finds other log_probs than act gave: {apart:.2g} apart on average"
+        if evaluates:
+            chunk, found = check_shapes(policy.policy, made_up(spec, 2), policy)
+            apart = _apart(chunk, found).mean()
+            assert apart < _APART, f"evaluate finds other log_probs than act gave: {apart:.2g} apart on average"
+        if imitates:
+            _own_loss(policy.policy, made_up(spec, 2), policy)
     except AssertionError as error:
         raise ConfigError(
             f"{type(policy.policy).__name__} cannot be trained",
@@ -142,6 +148,34 @@ def check_gradients(policy: TrainablePolicy, spec: Spec, tolerance: float) -> No
     assert not lost, f"no gradient reaches {', '.join(lost[:3])}: set requires_grad to False where nothing is to change"
 
 
+def check_imitating_itself(policy: TrainablePolicy, spec: Spec, tolerance: float) -> None:
+    """What it would imitate of itself is weighed row by row, and the same each time."""
+    if not policy.has_own_loss:
+        return
+    observations = made_up(spec, 5)
+    chosen, loss = _own_loss(policy, observations)
+    again = policy.imitation_loss(observations, chosen, (0, 0))
+    assert torch.equal(again, loss), "imitation_loss is not the same the second time: noise belongs to the episode"
+    rows = [4, 0]
+    part = policy.imitation_loss(observations.rows(rows), chosen[rows], (0, 0))
+    assert (part - loss[rows]).abs().max() < tolerance, "imitation_loss of a row depends on its neighbours"
+
+
+def _own_loss(
+    policy: TrainablePolicy, observations: Observations, asked: Batched | None = None
+) -> tuple[np.ndarray, Tensor]:
+    """Act (as a runner has it `asked`), and return what was chosen and the policy's own loss for it."""
+    extras = (policy.act(observations, explore=True) if asked is None else asked.act(observations)).extras
+    assert "chosen" in extras, "act(explore=True) gives no 'chosen' among its extras: it cannot imitate itself"
+    loss = policy.imitation_loss(observations, extras["chosen"], (0, 0))
+    rows, actions = len(observations), policy.chunk
+    assert loss.dim() == 3 and loss.shape[0] == rows and loss.shape[1] >= actions, (  # noqa: PT018
+        f"imitation_loss has the shape {tuple(loss.shape)}; it must be [rows, chunk, numbers]: {rows}, {actions}, …"
+    )
+    assert loss.requires_grad, "imitation_loss has no gradient"
+    return extras["chosen"], loss
+
+
 def check_saving(make: Callable[[], TrainablePolicy], spec: Spec) -> None:
     """A policy made with the same options and given what was saved acts as the one that was saved."""
     policy, other = make(), make()
@@ -168,4 +202,5 @@ CHECKS: Sequence[Callable[[TrainablePolicy, Spec, float], None]] = (
     check_rows_do_not_disturb_each_other,
     check_exploring,
     check_gradients,
+    check_imitating_itself,
 )

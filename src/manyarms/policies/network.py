@@ -159,7 +159,7 @@ class NetworkPolicy(TrainablePolicy):
             raise ConfigError("this policy has no critic", do="critic: chunk_level")
         return values
 
-    def encode_actions(self, actions: np.ndarray) -> Tensor:
+    def encode_actions(self, observations: Observations, actions: np.ndarray) -> Tensor:
         unit = (torch.as_tensor(actions, dtype=torch.float32).to(self.offset.device) - self.offset) / self.scale
         return self.head.encode(unit)
 

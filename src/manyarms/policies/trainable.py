@@ -45,6 +45,8 @@ class TrainablePolicy(nn.Module):
     is_trainable: ClassVar[bool] = True
     explores: bool = True
     """Whether `act` can draw actions and report their log-probabilities: without, there is nothing to reinforce."""
+    has_own_loss: bool = True
+    """Whether `imitation_loss` can be asked about the `chosen` that `act` gives."""
 
     @property
     def device(self) -> torch.device:
@@ -75,13 +77,19 @@ class TrainablePolicy(nn.Module):
         """How many actions an example to imitate has."""
         return self.chunk
 
-    def imitation_loss(self, observations: Observations, actions: np.ndarray, mask: np.ndarray) -> Tensor | None:
-        """Return a loss of its own for actions [rows, K, A] to imitate; None: their likelihood will do."""
-        return None
+    def imitation_loss(
+        self, observations: Observations, chosen: np.ndarray | Tensor, draw: Sequence[int] = ()
+    ) -> Tensor:
+        """Return a loss for every number of what was chosen, [R, K, A], that falls as the policy learns to do the same.
 
-    def encode_actions(self, actions: np.ndarray) -> Tensor:
-        """Return the `chosen` that leads to a simulator's actions [R, K, A]: for imitation by likelihood."""
-        raise TypeError(f"{type(self).__name__} cannot imitate by likelihood")
+        By default it is how unlikely each number is. A policy may have another that needs no log-probabilities; what
+        it draws for that belongs to the episode, its step and `draw`, so that training repeats.
+        """
+        return -self.evaluate(observations, chosen).log_probs
+
+    def encode_actions(self, observations: Observations, actions: np.ndarray) -> Tensor:
+        """Return the `chosen` that leads to a simulator's actions [R, K, A], for imitation."""
+        raise TypeError(f"{type(self).__name__} does not say which choice leads to an action: it cannot imitate")
 
     def fit_normalisation(self, observations: Observations) -> None:
         """Scale numbers by what they are in these; a policy that sees none has nothing to do."""

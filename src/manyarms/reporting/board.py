@@ -142,7 +142,10 @@ class TrainingBoard:
             yield "time", self._split()
             steps = metrics["throughput/env_steps_total"]
             yield "speed", f"{metrics['throughput/env_steps_per_s']:,.0f} env-steps/s, {steps:,.0f} so far"
-            yield "policy", f"KL {metrics['actor/approx_kl']:.4f}, clipped {metrics['actor/pg_clipfrac']:.2f}"
+            if "actor/approx_kl" in metrics:
+                yield "policy", f"KL {metrics['actor/approx_kl']:.4f}, clipped {metrics['actor/pg_clipfrac']:.2f}"
+            else:
+                yield "policy", f"loss {metrics['actor/loss']:.4f}"
 
     def _split(self) -> str:
         total = sum(self._spent.values()) or 1.0

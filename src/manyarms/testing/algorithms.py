@@ -86,15 +86,17 @@ def _executed(episodes: Episodes, x: np.ndarray) -> np.ndarray:
 
 def _check_loss(algorithm: Algorithm, targets: Targets, episodes: Episodes) -> None:
     """The loss is a number with a gradient; parts of a minibatch add up to it, and padding has none."""
-    whole, log_probs = _minibatch(algorithm, targets, episodes, slice(None))
+    assert algorithm.needs_log_probs or algorithm.needs_own_loss, "it asks for nothing that depends on the policy"
+    whole, outputs = _minibatch(algorithm, targets, episodes, slice(None))
     loss = algorithm.loss(whole)
     assert loss.value.shape == (), f"the loss has the shape {tuple(loss.value.shape)}; it must be a number"
     assert torch.isfinite(loss.value), "the loss is not finite"
     loss.value.backward()
-    gradient = log_probs.grad
-    assert gradient is not None and gradient.abs().sum() > 0, "the loss does not depend on the policy"  # noqa: PT018
+    gradients = [output.grad for output in outputs if output.grad is not None]
+    assert any(gradient.abs().sum() > 0 for gradient in gradients), "the loss does not depend on the policy"
     unexecuted = whole.mask == 0
-    assert not gradient[unexecuted].any(), "actions that were not executed have a gradient: use Minibatch.mean"
+    alone = not any(gradient[unexecuted].any() for gradient in gradients)
+    assert alone, "actions that were not executed have a gradient: use Minibatch.mean"
     for name, value in loss.metrics.items():
         assert not value.requires_grad, f"the metric {name} holds on to the graph: detach it"
     parts = [algorithm.loss(_minibatch(algorithm, targets, episodes, part)[0]) for part in (slice(5), slice(5, None))]
@@ -106,8 +108,8 @@ def _check_loss(algorithm: Algorithm, targets: Targets, episodes: Episodes) -> N
 
 def _minibatch(
     algorithm: Algorithm, targets: Targets, episodes: Episodes, rows: slice
-) -> tuple[Minibatch, torch.Tensor]:
-    """Return some of all decisions, and the log-probabilities [B, K, A] that gradients go to."""
+) -> tuple[Minibatch, list[torch.Tensor]]:
+    """Return some of all decisions, and what gradients go to: log-probabilities, own losses [B, K, A]."""
     from manyarms.learning.learner import minibatch_of
     from manyarms.policies.heads import Evaluation
 
@@ -116,18 +118,24 @@ def _minibatch(
     mask = episodes.mask[decisions].astype(np.float32)
     shape = (*mask.shape, _NUMBERS)
     old = rng.normal(size=shape).astype(np.float32)
-    current = torch.from_numpy(old[rows] + 0.1 * rng.normal(size=shape).astype(np.float32)[rows]).requires_grad_()
+    current, own = (
+        torch.from_numpy(old[rows] + 0.1 * rng.normal(size=shape).astype(np.float32)[rows]).requires_grad_()
+        for _ in range(2)
+    )
     taught = np.asarray(targets.advantages)
     taught = np.broadcast_to(taught[:, None], decisions.shape)[decisions] if taught.ndim == 1 else taught[decisions]
-    arrays = {"mask": mask, "advantages": taught.astype(np.float32), "log_probs": old}
+    arrays = {"mask": mask, "advantages": taught.astype(np.float32)}
+    if algorithm.needs_log_probs:
+        arrays["log_probs"] = old
     if episodes.values is not None and targets.returns is not None:
         arrays |= {"values": episodes.values[decisions], "returns": targets.returns[decisions].astype(np.float32)}
     given = {name: torch.from_numpy(array[rows]) for name, array in arrays.items()}
     estimates = given["values"] + 0.1 if "values" in given else None
     actions = float(mask.sum())
     counts = (float(len(mask)), actions, actions * _NUMBERS)
-    batch = minibatch_of(algorithm, Evaluation(current, current.detach().abs(), estimates), given, counts)
-    return batch, current
+    found = Evaluation(current, current.detach().abs(), estimates) if algorithm.needs_evaluation else None
+    own_loss = own if algorithm.needs_own_loss else None
+    return minibatch_of(algorithm, found, given, counts, own_loss=own_loss), [current, own]
 
 
 __all__ = ["check_algorithm"]

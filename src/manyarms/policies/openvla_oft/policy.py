@@ -168,7 +168,7 @@ class OpenVlaOftPolicy(TrainablePolicy):
             raise ConfigError("this policy has no critic", do="critic: chunk_level")
         return values
 
-    def encode_actions(self, actions: np.ndarray) -> Tensor:
+    def encode_actions(self, observations: Observations, actions: np.ndarray) -> Tensor:
         return self.head.encode(torch.from_numpy(self._actions.from_simulator(actions)).to(self.device))
 
 

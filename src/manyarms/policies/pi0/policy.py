@@ -61,7 +61,6 @@ class Pi0Policy(TrainablePolicy):
         self._action_width = seeing.action_width
         self.cameras, self.reads = seeing.cameras, (*seeing.images, *seeing.fields)
         self._fast: list[FastPath] = []
-        self._examples = np.random.default_rng(config.seed)
         self.eval()
 
     # -- what it is ---------------------------------------------------------------------------------------------------
@@ -73,6 +72,11 @@ class Pi0Policy(TrainablePolicy):
     @property
     def explores(self) -> bool:  # type: ignore[override]
         return self.config.noise != "none"
+
+    @property
+    def has_own_loss(self) -> bool:  # type: ignore[override]
+        # The others keep no end of the chain, or have a head that this loss does not reach.
+        return self.config.noise in ("none", "flow_sde")
 
     @property
     def imitation_horizon(self) -> int:
@@ -95,12 +99,13 @@ class Pi0Policy(TrainablePolicy):
 
     @torch.no_grad()
     def act(self, observations: Observations, explore: bool = True) -> ActionChunk:
-        explore = explore and self.explores
         inputs = self._seeing.inputs(observations, self.device)
-        chain = self._drawn(observations, inputs, explore)
+        chain = self._drawn(observations, inputs, explore and self.explores)
         actions = observations.like_these(self._seeing.to_simulator(chain[:, -1, : self.chunk], observations))
         if not explore:
             return ActionChunk.of(actions)
+        if not self.explores:  # there are no log-probabilities, but it can imitate itself
+            return ActionChunk.of(actions, chosen=observations.like_these(_ended(chain[:, -1]).float()))
         chosen = self._kept(observations, chain)
         found = self._judged(inputs, chosen)
         extras = {"chosen": chosen, "log_probs": found.log_probs}
@@ -239,29 +244,48 @@ class Pi0Policy(TrainablePolicy):
             raise ConfigError("this policy has no critic", do="critic: chunk_level")
         return values
 
-    def imitation_loss(self, observations: Observations, actions: np.ndarray, mask: np.ndarray) -> Tensor:
-        """Return the loss of flow matching: how far velocities are from those that lead to the actions."""
+    def encode_actions(self, observations: Observations, actions: np.ndarray) -> Tensor:
+        return _ended(self._seeing.from_simulator(actions, observations).to(self.device))
+
+    def imitation_loss(
+        self, observations: Observations, chosen: np.ndarray | Tensor, draw: Sequence[int] = ()
+    ) -> Tensor:
+        """Return the loss of flow matching: how far velocities are from those that lead to where a chain ends."""
         inputs = self._seeing.inputs(observations, self.device)
-        wanted = self._seeing.from_simulator(actions, observations).to(self.device)
-        drawn = self._examples.standard_normal(wanted.shape, np.float32)
-        config, rows = self.model.config, len(inputs)
-        when = self._examples.beta(config.time_sampling_beta_alpha, config.time_sampling_beta_beta, rows)
-        when = when * config.time_sampling_scale + config.time_sampling_offset
-        t = torch.from_numpy(when.astype(np.float32)).to(self.device)
-        points, velocity = flow.noised(wanted, torch.from_numpy(drawn).to(self.device), t[:, None, None])
+        points, _ = flow.unpacked(torch.as_tensor(chosen, device=self.device).float(), self._shape)
+        epsilon, t = self._examples(observations, draw)
+        between, wanted = flow.noised(points[:, -1], epsilon, t[:, None, None])
         remat = self.config.gradient_checkpointing and self.training
         with self._computing():
             prefix = prefix_of(self.model, inputs, remat=remat)
-            found, _ = velocities(self.model, prefix, inputs.state, points[:, None], t[:, None], remat=remat)
-        # L = mean |v(x_t, t) - u|²
-        counted = torch.from_numpy(mask).to(self.device)[..., None].expand_as(velocity)
-        return ((found[:, 0] - velocity).square() * counted).sum() / counted.sum().clamp(min=1)
+            found, _ = velocities(self.model, prefix, inputs.state, between[:, None], t[:, None], remat=remat)
+        # L = |v(x_t, t) - u|²
+        return (found[:, 0] - wanted).square()
+
+    def _examples(self, observations: Observations, draw: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return noise [R, H, D] and times [R] for flow matching."""
+        config, purpose = self.model.config, "/".join(("imitate", *map(str, draw)))
+        drawn = [
+            (
+                rng.standard_normal(self._shape, np.float32),
+                rng.beta(config.time_sampling_beta_alpha, config.time_sampling_beta_beta),
+            )
+            for rng in noise.generators(self.config.seed, observations, purpose)
+        ]
+        when = np.array([t for _, t in drawn]) * config.time_sampling_scale + config.time_sampling_offset
+        epsilon = np.stack([array for array, _ in drawn])
+        return torch.from_numpy(epsilon).to(self.device), torch.from_numpy(when.astype(np.float32)).to(self.device)
 
     def _computing(self) -> AbstractContextManager[Any]:
         """Compute in bfloat16 where that is wanted, whatever precision weights are kept in."""
         if self.config.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
+
+
+def _ended(points: Tensor) -> Tensor:
+    """Return chains [R, 1, 1 + H D] that are nothing but their ends [R, H, D]."""
+    return flow.packed(points[:, None], torch.zeros(len(points), 1, device=points.device))
 
 
 def _chunk(config: Pi0Options, architecture: Any) -> int:
