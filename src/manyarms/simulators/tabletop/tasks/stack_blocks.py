@@ -8,6 +8,7 @@ from ..furniture import zone
 from ..scene import TABLE_HEIGHT, block, model_xml
 from ..task import COLOURS, TabletopTask, Waypoint, above, scatter, square_grip, turned
 from ..world import World
+from ..worlds import Array, Worlds
 
 _HALF = 0.022
 _BLOCKS = ("block_0", "block_1")
@@ -40,25 +41,25 @@ class StackBlocks(TabletopTask):
             colour = self.variations[variation if name in _BLOCKS else other]
             world.paint(name, COLOURS[colour])
 
-    def _stacked(self, world: World) -> float:
+    def _stacked(self, worlds: Worlds) -> Array:
         """Return 0, 0.5 or 1: nothing, a block on the plate, a tower."""
-        plate = world.position("plate")
-        spots = sorted((world.position(name) for name in _BLOCKS), key=lambda spot: spot[2])
-        on_plate = np.abs((spots[0] - plate)[:2]).max() < 0.05 and spots[0][2] < TABLE_HEIGHT + 1.5 * _HALF
-        if not on_plate:
-            return 0.0
-        gap = spots[1] - spots[0]
-        on_top = np.linalg.norm(gap[:2]) < 1.2 * _HALF and abs(gap[2] - 2 * _HALF) < 0.006
-        return 1.0 if on_top else 0.5
+        xp = worlds.xp
+        plate, first, second = (worlds.position(name) for name in ("plate", *_BLOCKS))
+        first_is_lower = (first[:, 2] <= second[:, 2])[:, None]
+        lower, upper = xp.where(first_is_lower, first, second), xp.where(first_is_lower, second, first)
+        on_plate = (abs(lower - plate)[:, :2] < 0.05).all(1) & (lower[:, 2] < TABLE_HEIGHT + 1.5 * _HALF)
+        gap = upper - lower
+        on_top = (xp.linalg.norm(gap[:, :2], axis=1) < 1.2 * _HALF) & (abs(gap[:, 2] - 2 * _HALF) < 0.006)
+        return xp.where(on_plate, xp.where(on_top, 1.0, 0.5), 0.0)
 
-    def succeeded(self, world: World) -> bool:
-        return self._stacked(world) == 1.0 and not any(world.grasped(name) for name in _BLOCKS)
+    def succeeded(self, worlds: Worlds) -> Array:
+        return (self._stacked(worlds) == 1.0) & ~worlds.grasped("block_0") & ~worlds.grasped("block_1")
 
-    def progress(self, world: World) -> float:
-        return 0.9 * self._stacked(world)
+    def progress(self, worlds: Worlds) -> Array:
+        return 0.9 * self._stacked(worlds)
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.position(name) for name in (*_BLOCKS, "plate")])
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.xp.concatenate([worlds.position(name) for name in (*_BLOCKS, "plate")], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         plate = world.position("plate")
