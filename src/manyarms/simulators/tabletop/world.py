@@ -50,7 +50,7 @@ class World:
         self.remembered: Dict[str, np.ndarray] = {}
         """What the episode remembers, each as a row for a batch of worlds."""
         self._fingers = {model.body("panda_%s_finger" % side).id: i for i, side in enumerate(("left", "right"))}
-        self._body_of_geom = model.geom_bodyid
+        self._found_contacts: Any = None
         self._fresh = {name: getattr(model, name).copy() for name in MODEL_FIELDS}
 
     def body_index(self, name: str) -> int:
@@ -84,6 +84,7 @@ class World:
     def forward(self) -> None:
         """Bring everything that follows from the state up to date."""
         mujoco.mj_forward(self.model, self.data)
+        self._found_contacts = None
 
     def advance(self) -> None:
         """Let a control period pass; what follows from the state must be up to date, and is afterwards."""
@@ -167,17 +168,24 @@ class World:
 
     def touching(self, first: str, second: str) -> bool:
         """Tell whether two bodies are in contact."""
-        pair = [self.body_index(first), self.body_index(second)]
-        contacts = self._contacts()
-        return pair in contacts or pair[::-1] in contacts
+        return _meet(self._contacts(), self.body_index(first), self.body_index(second))
 
     def grasped(self, body: str) -> bool:
         """Tell whether both fingers hold a body."""
-        return self.touching(body, "panda_left_finger") and self.touching(body, "panda_right_finger")
+        contacts, index = self._contacts(), self.body_index(body)
+        return all(_meet(contacts, index, finger) for finger in self._fingers)
 
     def _contacts(self) -> List[List[int]]:
         """Return the two bodies of every contact."""
-        return self._body_of_geom[self.data.contact.geom[: self.data.ncon]].tolist()
+        found = self._found_contacts
+        if found is None:
+            geoms = self.data.contact.geom[: self.data.ncon]
+            found = self._found_contacts = self.model.geom_bodyid[geoms].tolist()
+        return found
+
+
+def _meet(contacts: List[List[int]], first: int, second: int) -> bool:
+    return [first, second] in contacts or [second, first] in contacts
 
 
 def quat_to_matrix(xyzw: Union[Sequence[float], np.ndarray]) -> np.ndarray:

@@ -218,6 +218,9 @@ class BatchOfOne(Worlds):
     def pick(self, values: Array, index: Array) -> Array:
         return values[:, index[0]]  # a view, where the general way copies
 
+    def grasped(self, body: str) -> Array:
+        return np.array([self._world.grasped(body)])
+
     def touching(self, first: str, second: str) -> Array:
         return np.array([self._world.touching(first, second)])
 
@@ -281,6 +284,9 @@ class Twins(BatchOfOne):
 
     def pick(self, values: Array, index: Array) -> Array:
         return Worlds.pick(self, values, index)
+
+    def grasped(self, body: str) -> Array:
+        return np.repeat(super().grasped(body), 2)
 
     def touching(self, first: str, second: str) -> Array:
         return np.repeat(super().touching(first, second), 2)

@@ -43,14 +43,13 @@ class StackBlocks(TabletopTask):
 
     def _stacked(self, worlds: Worlds) -> Array:
         """Return 0, 0.5 or 1: nothing, a block on the plate, a tower."""
-        xp = worlds.xp
-        plate, first, second = (worlds.position(name) for name in ("plate", *_BLOCKS))
-        first_is_lower = (first[:, 2] <= second[:, 2])[:, None]
-        lower, upper = xp.where(first_is_lower, first, second), xp.where(first_is_lower, second, first)
+        blocks, plate = worlds.position(_BLOCKS), worlds.position("plate")
+        first = blocks[:, :, 2].argmin(1)
+        lower, upper = worlds.pick(blocks, first), worlds.pick(blocks, 1 - first)
         on_plate = (abs(lower - plate)[:, :2] < 0.05).all(1) & (lower[:, 2] < TABLE_HEIGHT + 1.5 * _HALF)
-        gap = upper - lower
-        on_top = (xp.linalg.norm(gap[:, :2], axis=1) < 1.2 * _HALF) & (abs(gap[:, 2] - 2 * _HALF) < 0.006)
-        return xp.where(on_plate, xp.where(on_top, 1.0, 0.5), 0.0)
+        aside, above_it = worlds.distance(lower[:, :2], upper[:, :2]), upper[:, 2] - lower[:, 2]
+        on_top = (aside < 1.2 * _HALF) & (abs(above_it - 2 * _HALF) < 0.006)
+        return 0.5 * on_plate + 0.5 * (on_plate & on_top)
 
     def succeeded(self, worlds: Worlds) -> Array:
         return (self._stacked(worlds) == 1.0) & ~worlds.grasped("block_0") & ~worlds.grasped("block_1")
