@@ -18,9 +18,11 @@ from manyarms.simulators.base import SpecError
 from manyarms.simulators.choices import snake_case
 from manyarms.simulators.tabletop import panda
 from manyarms.simulators.tabletop.kinematics import HIGH, LOW, Kinematics
+from manyarms.simulators.tabletop.planning import Planner
 from manyarms.simulators.tabletop.scene import WORKSPACE_HIGH, WORKSPACE_LOW
 from manyarms.simulators.tabletop.simulator import TabletopSimulator
 from manyarms.simulators.tabletop.task import DOWN, discover
+from manyarms.simulators.tabletop.worlds import BatchOfOne
 from manyarms.testing import CHECKS, Subject, check_simulator, conformance
 
 TASKS = sorted(discover())
@@ -115,14 +117,15 @@ def test_a_pose_out_of_reach_is_told_and_moves_nothing() -> None:
     simulator.reset(None, 0, None)
     before = simulator._world.joints.copy()
     for action, why in (
-        ([0.7, 0.6, 1.7, 0, 1, 0, 0, 1], "cannot be reached"),
-        ([1.2, 0, 1, 0, 1, 0, 0, 1], "outside the workspace"),
-        ([0.3, 0, 1, 0, 0.5, 0, 0, 1], "not 1"),
+        ([0.7, 0.6, 1.7, 0, 1, 0, 0, 0], "cannot be reached"),
+        ([1.2, 0, 1, 0, 1, 0, 0, 0], "outside the workspace"),
+        ([0.3, 0, 1, 0, 0.5, 0, 0, 0], "has length 0.500, not 1"),
     ):
         result = simulator.step(np.array(action, np.float32))
         assert why in simulator.info()["invalid_action"]
         assert result.reward == 0.0
     assert np.allclose(simulator._world.joints, before, atol=1e-2)
+    assert simulator._worlds.openness()[0] > 0.9, "nor does the gripper close"
 
 
 def test_planning_goes_around_what_stands_in_the_way() -> None:
@@ -317,18 +320,19 @@ def test_planned_paths_touch_nothing(seed: int) -> None:
     simulator = TabletopSimulator("open_drawer", cameras=(), arm_mode="planning")
     simulator.reset(None, seed, None)
     world = simulator._world
-    kinematics = Kinematics(world)
-    start = world.joints.copy()
-    goal = kinematics.solve(np.array([0.2, 0.42, 0.82]), DOWN, start)
-    assert goal is not None
-    path = kinematics.plan(start, goal, np.random.default_rng(seed))
+    planner = Planner(world)
+    planner.rng = np.random.default_rng(seed)
+    start = world.joints
+    goals, solved = Kinematics(BatchOfOne(world)).solve(np.array([[0.2, 0.42, 0.82]]), DOWN[None], start[None])
+    assert solved.all()
+    path = planner.plan(start, goals[0])
     assert path is not None
-    np.testing.assert_allclose(path[-1], goal)
-    before = kinematics._contacts(start, ())
+    np.testing.assert_allclose(path[-1], goals[0])
+    before = planner._contacts(start)
     points = [start, *path]
     for first, second in itertools.pairwise(points):
         for share in np.linspace(0, 1, 40):
-            assert not kinematics._contacts(first + share * (second - first), ()) - before
+            assert not planner._contacts(first + share * (second - first)) - before
 
 
 def test_the_same_seed_plans_the_same_paths_again() -> None:
@@ -349,31 +353,32 @@ def test_the_same_seed_plans_the_same_paths_again() -> None:
 
 def test_inverse_kinematics_reach_what_they_say() -> None:
     world = TabletopSimulator("reach_target", cameras=())._world
-    kinematics = Kinematics(world)
+    kinematics = Kinematics(BatchOfOne(world))
+    home = np.array([panda.HOME])
     rng = np.random.default_rng(0)
     solved = 0
     for _ in range(30):
         wanted = rng.uniform([0.1, -0.35, 0.8], [0.5, 0.35, 1.2])
-        joints = kinematics.solve(wanted, DOWN, np.array(panda.HOME))
-        if joints is None:
+        joints, found = kinematics.solve(wanted[None], DOWN[None], home)
+        if not found[0]:
             continue
         solved += 1
         assert (joints >= LOW).all()
         assert (joints <= HIGH).all()
-        world.data.qpos[world.arm_qpos] = joints
+        world.data.qpos[world.arm_qpos] = joints[0]
         world.forward()
         position, rotation = world.tip_pose()
         assert np.linalg.norm(position - wanted) < 2e-3
         assert np.abs(rotation - DOWN).max() < 1e-2
     assert solved >= 24, "most of the space over the table can be reached from above"
-    assert kinematics.solve(np.array([2.0, 0.0, 1.0]), DOWN, np.array(panda.HOME)) is None
+    assert not kinematics.solve(np.array([[2.0, 0.0, 1.0]]), DOWN[None], home)[1].any(), "out of reach"
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_shaped_rewards_add_up_to_the_progress_made(task: str) -> None:
     simulator = TabletopSimulator(task, cameras=(), shaped_rewards=True)
     simulator.reset(None, 7, None)
-    first = simulator._task.progress(simulator._world)
+    first = simulator._task.progress(simulator._worlds)[0]
     earned, solved = 0.0, False
     for _ in range(40):
         reward, solved, *_ = simulator.step(simulator.expert_action())
@@ -381,7 +386,7 @@ def test_shaped_rewards_add_up_to_the_progress_made(task: str) -> None:
         if solved:
             break
     assert solved
-    last = simulator._task.progress(simulator._world)
+    last = simulator._task.progress(simulator._worlds)[0]
     assert 0.0 <= first < last <= 1.0 + 1e-6, "the expert's way leads up"
     assert earned == pytest.approx(1.0 + last - first)
 

@@ -12,6 +12,7 @@ from .panda import JOINT_SPEEDS
 from .scene import CONTROL_PERIOD
 from .task import TabletopTask, Waypoint
 from .world import World, matrix_to_quat, rotation_vector
+from .worlds import BatchOfOne
 
 _NEAR = 0.006
 _ALIGNED = 0.05
@@ -29,7 +30,7 @@ class Expert:
     def __init__(self, task: TabletopTask, world: World, variation: int, mode: str) -> None:
         self._world = world
         self._mode = mode
-        self._kinematics = Kinematics(world)
+        self._kinematics = Kinematics(BatchOfOne(world))
         self._waypoints: Iterator[Waypoint] = task.expert(world, variation)
         self._current: Optional[Waypoint] = None
         self._opened = True
@@ -98,8 +99,9 @@ class Expert:
 
     def _joint_action(self, waypoint: Waypoint) -> np.ndarray:
         if self._joints is None:
-            solved = self._kinematics.solve(waypoint.position, waypoint.rotation, self._world.joints.copy())
-            self._joints = self._world.joints.copy() if solved is None else solved
+            joints = self._world.joints
+            found, solved = self._kinematics.solve(waypoint.position[None], waypoint.rotation[None], joints[None])
+            self._joints = found[0] if solved[0] else joints
         reach = np.array(JOINT_SPEEDS) * CONTROL_PERIOD * 0.7 * waypoint.speed
         now = self._world.data.ctrl[self._world.arm_ctrl]
         share = max(1.0, float((np.abs(self._joints - now) / reach).max()))

@@ -11,9 +11,10 @@ from . import panda
 TABLE_HEIGHT = 0.752
 BASE = (-0.3, 0.0, TABLE_HEIGHT)
 
-#: Seconds of physics a step of the solver, and of control a step of the arm.
-TIMESTEP = 0.05 / 15
+#: Seconds per action, and the steps of physics that it is made of.
 CONTROL_PERIOD = 0.05
+PHYSICS_STEPS = 15
+TIMESTEP = CONTROL_PERIOD / PHYSICS_STEPS
 
 #: Where poses may be asked for: outside, an action is invalid.
 WORKSPACE_LOW = (-0.275, -0.655, TABLE_HEIGHT)

@@ -10,12 +10,15 @@ import numpy as np
 
 from ..base import Field, Simulator, Spec, SpecError, StepResult, Task, put
 from ..choices import check_choices, take_options, width_and_height
-from .control import MODES, Controller, InvalidAction
+from .control import MODES, Controller, refusal
 from .expert import Expert
+from .observation import ROBOT_FIELDS, observe_robot
+from .planning import Planner
 from .rendering import QUALITIES, Cameras
 from .scene import CAMERAS, CONTROL_PERIOD
-from .task import TabletopTask, discover, find
-from .world import World, matrix_to_quat
+from .task import TabletopTask, begin, check_rows, discover, find
+from .world import World
+from .worlds import BatchOfOne
 
 _KINDS = ("rgb", "depth", "mask")
 
@@ -24,18 +27,6 @@ _IMAGES: Dict[str, Tuple[str, Any, Any]] = {
     "rgb": ("uint8", 0, 255),
     "depth": ("float32", 0.0, 1.0),
     "mask": ("float32", None, None),
-}
-
-#: Fields of the robot, as RLBench names them.
-_STATE_FIELDS: Dict[str, Tuple[int, ...]] = {
-    "joint_velocities": (7,),
-    "joint_positions": (7,),
-    "joint_forces": (7,),
-    "gripper_pose": (7,),
-    "gripper_matrix": (4, 4),
-    "gripper_joint_positions": (2,),
-    "gripper_touch_forces": (6,),
-    "gripper_open": (),
 }
 
 
@@ -127,7 +118,8 @@ class TabletopSimulator(Simulator):
     def _enter(self, name: str) -> None:
         """Go over to the scene of a task."""
         scene = self._scenes[name]
-        self._name, self._task, self._world, self._controller = name, scene.task, scene.world, scene.controller
+        self._name, self._task, self._world, self._worlds = name, scene.task, scene.world, scene.worlds
+        self._controller, self._planner = scene.controller, scene.planner
 
     def _describe(self) -> Spec:
         width, height = self.options.size
@@ -137,8 +129,8 @@ class TabletopSimulator(Simulator):
                 shape = (height, width, 3) if kind == "rgb" else (height, width)
                 dtype, low, high = _IMAGES[kind]
                 fields[camera + "_" + kind] = Field(shape, dtype, low, high, camera=camera)
-        fields.update({name: Field(shape) for name, shape in _STATE_FIELDS.items()})
-        sizes = {scene.task.state(scene.world).shape[0] for scene in self._scenes.values()}
+        fields.update({name: Field(shape) for name, shape in ROBOT_FIELDS.items()})
+        sizes = {scene.task.state(scene.worlds).shape[1] for scene in self._scenes.values()}
         fields["task_low_dim_state"] = Field((max(sizes),), ragged=len(sizes) > 1)
         action = MODES[self.options.arm_mode]()
         if self.options.expert:
@@ -173,18 +165,12 @@ class TabletopSimulator(Simulator):
         self._info = self._introduce()
 
     def _begin(self, episode: int, variation: Optional[int] = None) -> None:
-        """Lay out the episode of a number: the same number gives the same scene, in any process."""
-        rng = np.random.default_rng(episode)
-        drawn = int(rng.integers(len(self._task.variations)))
-        chosen = next((v for v in (variation, self.options.variation) if v is not None), drawn)
-        if not 0 <= chosen < len(self._task.variations):
-            raise SpecError("%s has variations 0 to %d" % (self._name, len(self._task.variations) - 1))
-        self._episode, self._played, self._steps = episode, chosen, 0
-        self._world.restart()
-        self._task.lay_out(self._world, rng, chosen)
-        self._world.forward()
-        self._progress = self._task.progress(self._world) if self.options.shaped_rewards else 0.0
-        self._controller.rng = np.random.default_rng(episode + 1)
+        """Lay out the episode of a number."""
+        wanted = self.options.variation if variation is None else variation
+        self._played = begin(self._task, self._world, episode, wanted)
+        self._episode, self._steps = episode, 0
+        self._progress = self._made_progress()
+        self._planner.rng = np.random.default_rng(episode + 1)
         self._expert: Optional[Expert] = None
 
     def _introduce(self) -> Dict[str, Any]:
@@ -198,18 +184,20 @@ class TabletopSimulator(Simulator):
         self._info = {}
         self._steps += 1
         if self.options.arm_mode == "planning":
-            self._controller.held = [name for name in self._task.graspable if self._world.grasped(name)]
-        try:
-            self._controller.apply(action)
-        except InvalidAction as error:
-            self._info = {"invalid_action": str(error)}
-            self._controller.tick()
-        success = self._task.succeeded(self._world)
+            self._planner.held = [name for name in self._task.graspable if self._world.grasped(name)]
+        refused = self._controller.apply(np.asarray(action)[None])
+        if refused is not None and refused[0]:
+            self._info = {"invalid_action": refusal(int(refused[0]), action)}
+        success = bool(self._task.succeeded(self._worlds)[0])
         reward = float(success)
         if self.options.shaped_rewards:
-            before, self._progress = self._progress, self._task.progress(self._world)
+            before, self._progress = self._progress, self._made_progress()
             reward += self._progress - before
         return StepResult(reward, success, success, self._steps >= (self._limit or self._task.horizon))
+
+    def _made_progress(self) -> float:
+        """Return how far the episode has come; it matters to shaped rewards only."""
+        return float(self._task.progress(self._worlds)[0]) if self.options.shaped_rewards else 0.0
 
     def info(self) -> Dict[str, Any]:
         return self._info
@@ -217,27 +205,16 @@ class TabletopSimulator(Simulator):
     # -- what is seen -------------------------------------------------------------------------------------------------
 
     def observe(self, out: Dict[str, np.ndarray], cameras: Sequence[str]) -> None:
-        world, data = self._world, self._world.data
-        position, rotation = world.tip_pose()
-        matrix = np.eye(4)
-        matrix[:3, :3], matrix[:3, 3] = rotation, position
-        out["joint_velocities"][:] = data.qvel[world.arm_dofs]
-        out["joint_positions"][:] = data.qpos[world.arm_qpos]
-        out["joint_forces"][:] = data.qfrc_actuator[world.arm_dofs]
-        out["gripper_pose"][:3] = position
-        out["gripper_pose"][3:] = matrix_to_quat(rotation)
-        out["gripper_matrix"][:] = matrix
-        out["gripper_joint_positions"][:] = data.qpos[world.finger_qpos]
-        out["gripper_touch_forces"][:] = world.touch_forces()
-        out["gripper_open"][...] = world.openness() > 0.9
-        put(out, "task_low_dim_state", self._task.state(world).astype(np.float32))
+        observe_robot(self._worlds, {name: out[name][None] for name in ROBOT_FIELDS})
+        put(out, "task_low_dim_state", self._task.state(self._worlds)[0].astype(np.float32))
         if "expert_action" in out:
             out["expert_action"][:] = self.expert_action()
+        world = self._world
         for camera in cameras:
             if self.options.kinds == ("rgb",):
-                self._cameras.look_into(world.model, data, camera, out[camera + "_rgb"])
+                self._cameras.look_into(world.model, world.data, camera, out[camera + "_rgb"])
             else:
-                for kind, image in self._cameras.look(world.model, data, camera, self.options.kinds).items():
+                for kind, image in self._cameras.look(world.model, world.data, camera, self.options.kinds).items():
                     out[camera + "_" + kind][...] = image
 
     def render(self, camera: str = "front") -> np.ndarray:
@@ -259,7 +236,7 @@ class TabletopSimulator(Simulator):
             "variation": self._played,
             "steps": self._steps,
             "physics": self._world.save(),
-            "planner": self._controller.rng.bit_generator.state,
+            "planner": self._planner.rng.bit_generator.state,
         }
 
     def load_state(self, state: Any) -> None:
@@ -269,9 +246,8 @@ class TabletopSimulator(Simulator):
         self._begin(state["episode"], state["variation"])
         self._steps = state["steps"]
         self._world.load(state["physics"])
-        self._controller.rng.bit_generator.state = state["planner"]
-        if self.options.shaped_rewards:
-            self._progress = self._task.progress(self._world)
+        self._planner.rng.bit_generator.state = state["planner"]
+        self._progress = self._made_progress()
 
     def close(self) -> None:
         self._cameras.close()
@@ -283,10 +259,11 @@ class _Scene:
     def __init__(self, task: TabletopTask, mode: str) -> None:
         self.task = task
         self.world = World(task.xml())
-        self.controller = Controller(self.world, mode, np.random.default_rng(0))
-        self.world.restart()
-        task.lay_out(self.world, np.random.default_rng(0), 0)
-        self.world.forward()
+        self.worlds = BatchOfOne(self.world)
+        self.planner = Planner(self.world)
+        self.controller = Controller(self.worlds, mode, [self.planner])
+        begin(task, self.world, 0)
+        check_rows(task, self.world)
 
 
 def _shared_out(options: Mapping[str, Any], tasks: Mapping[str, Type[TabletopTask]]) -> Dict[str, Dict[str, Any]]:

@@ -18,6 +18,7 @@ from ...plugins import import_object, is_import_string
 from ..base import SpecError, UnknownTask
 from ..choices import snake_case
 from .world import World
+from .worlds import Array, Twins, Worlds
 
 #: The tip's rotation when the fingers point down.
 DOWN = np.array([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
@@ -66,23 +67,23 @@ class TabletopTask(ABC):
 
     @abstractmethod
     def lay_out(self, world: World, rng: np.random.Generator, variation: int) -> None:
-        """Place everything for a new episode."""
+        """Place everything for a new episode of one world."""
 
     @abstractmethod
-    def succeeded(self, world: World) -> bool:
-        """Tell whether the goal is reached."""
+    def succeeded(self, worlds: Worlds) -> Array:
+        """Tell which worlds have reached their goal: [N]."""
 
-    def progress(self, world: World) -> float:
-        """Return how far the world has come towards the goal, 0 to 1; optional, for shaped rewards."""
-        return float(self.succeeded(world))
+    def progress(self, worlds: Worlds) -> Array:
+        """Return how far each world has come towards its goal, 0 to 1: [N]; optional, for shaped rewards."""
+        return worlds.xp.where(self.succeeded(worlds), 1.0, 0.0)
 
     @abstractmethod
-    def state(self, world: World) -> np.ndarray:
-        """Return what an expert needs to know: positions of things and goals."""
+    def state(self, worlds: Worlds) -> Array:
+        """Return what an expert needs to know, positions of things and goals: [N, K]."""
 
     @abstractmethod
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
-        """Yield way points; each is asked for when the one before is reached, so the world may be looked at again."""
+        """Yield way points of one world; each is asked for when the one before is reached, to look at it again."""
 
     def descriptions(self, variation: int) -> List[str]:
         """Return several ways to say what is to be done."""
@@ -92,6 +93,33 @@ class TabletopTask(ABC):
         """Return the descriptions of every variation, each once."""
         found = [text for i in range(len(self.variations)) for text in self.descriptions(i)]
         return tuple(dict.fromkeys(found))
+
+
+def begin(task: TabletopTask, world: World, episode: int, variation: Optional[int] = None) -> int:
+    """Lay out the episode of a number, the same in any process; return its variation, drawn unless it is given."""
+    rng = np.random.default_rng(episode)
+    drawn = int(rng.integers(len(task.variations)))
+    played = drawn if variation is None else variation
+    if not 0 <= played < len(task.variations):
+        raise SpecError("%s has variations 0 to %d" % (task.name, len(task.variations) - 1))
+    world.restart()
+    world.remember(variation=played)
+    task.lay_out(world, rng, played)
+    world.forward()
+    return played
+
+
+def check_rows(task: TabletopTask, world: World) -> None:
+    """Refuse a task that answers for one world only, such as one written before there were `Worlds`."""
+    twins = Twins(world)
+    for name, axes in (("succeeded", 1), ("progress", 1), ("state", 2)):
+        what = "%s.%s() gets worlds as arrays with a row per world, and returns a row for each" % (task.name, name)
+        try:
+            shape = np.shape(getattr(task, name)(twins))
+        except Exception as error:
+            raise SpecError("%s: with two worlds it raised %r (docs/add/task.md)" % (what, error)) from error
+        if len(shape) != axes or shape[0] != 2:
+            raise SpecError("%s: of two worlds it returned the shape %s (docs/add/task.md)" % (what, shape))
 
 
 @lru_cache(maxsize=1)

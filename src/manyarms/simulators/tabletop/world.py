@@ -1,41 +1,67 @@
-"""A MuJoCo model and its state, by names: what tasks and controllers see of the physics."""
+"""One MuJoCo model and its state, by names: what a task lays out, and what its expert looks at."""
 
 from __future__ import annotations
 
-from typing import Dict, Sequence, Tuple, Union
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import panda
 from .physics import mujoco
-from .scene import TIMESTEP
+from .scene import PHYSICS_STEPS
 
 #: Everything that the next step depends on.
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+#: Fields of the model that an episode may change. Worlds that share a model have a row each of these.
+MODEL_FIELDS = ("body_pos", "body_quat", "geom_rgba", "geom_size", "geom_pos", "site_pos", "qpos0")
+
+
+class Layout(NamedTuple):
+    """How an episode begins, as numbers: each a row for a batch of worlds."""
+
+    model: Dict[str, np.ndarray]
+    """The model's `MODEL_FIELDS`."""
+    qpos: np.ndarray
+    ctrl: np.ndarray
+    remembered: Dict[str, np.ndarray]
+    """What the task passed to `remember`."""
+
+
+def span(indices: List[int], array: Callable[[List[int]], Any] = np.array) -> Any:
+    """Return indices as a slice, which gives views, or as an array, which gives copies, where they do not adjoin."""
+    start, stop = indices[0], indices[-1] + 1
+    return slice(start, stop) if indices == list(range(start, stop)) else array(indices)
 
 
 class World:
     """One scene: names to positions, and physics."""
 
     def __init__(self, xml: str) -> None:
-        self.model = mujoco.MjModel.from_xml_string(xml)
-        self.data = mujoco.MjData(self.model)
-        self.arm_qpos = np.array([self._qpos(name) for name in panda.JOINTS])
-        self.arm_dofs = np.array([self._dof(name) for name in panda.JOINTS])
-        self.finger_qpos = np.array([self._qpos(name) for name in panda.FINGERS])
-        self.arm_ctrl = np.arange(len(panda.JOINTS))
-        self.finger_ctrl = np.arange(len(panda.FINGERS)) + len(panda.JOINTS)
-        self.tip = self.model.site("tip").id
-        self._fresh: Dict[str, np.ndarray] = {
-            name: getattr(self.model, name).copy()
-            for name in ("body_pos", "body_quat", "geom_rgba", "geom_size", "geom_pos", "site_pos", "qpos0")
-        }
+        model = self.model = mujoco.MjModel.from_xml_string(xml)
+        self.data = mujoco.MjData(model)
+        self.arm_qpos = span([self.qpos_index(name) for name in panda.JOINTS])
+        self.arm_dofs = span([int(model.joint(name).dofadr[0]) for name in panda.JOINTS])
+        self.finger_qpos = span([self.qpos_index(name) for name in panda.FINGERS])
+        self.arm_ctrl = slice(len(panda.JOINTS))
+        self.finger_ctrl = slice(len(panda.JOINTS), len(panda.JOINTS) + len(panda.FINGERS))
+        self.tip = model.site("tip").id
+        self.remembered: Dict[str, np.ndarray] = {}
+        """What the episode remembers, each as a row for a batch of worlds."""
+        self._fingers = {model.body("panda_%s_finger" % side).id: i for i, side in enumerate(("left", "right"))}
+        self._found_contacts: Any = None
+        self._fresh = {name: getattr(model, name).copy() for name in MODEL_FIELDS}
 
-    def _qpos(self, joint: str) -> int:
+    def body_index(self, name: str) -> int:
+        return self.model.body(name).id
+
+    def site_index(self, name: str) -> int:
+        return self.model.site(name).id
+
+    def qpos_index(self, joint: str) -> int:
+        """Return where the numbers of a joint begin in `qpos`."""
         return int(self.model.joint(joint).qposadr[0])
-
-    def _dof(self, joint: str) -> int:
-        return int(self.model.joint(joint).dofadr[0])
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -43,19 +69,28 @@ class World:
         """Go back to how the model was written, arm at home, gripper open."""
         for name, value in self._fresh.items():
             getattr(self.model, name)[:] = value
+        self.remembered = {}
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self.arm_qpos] = panda.HOME
         self.data.ctrl[self.arm_ctrl] = panda.HOME
         self.data.qpos[self.finger_qpos] = panda.FINGER_TRAVEL
         self.data.ctrl[self.finger_ctrl] = panda.FINGER_TRAVEL
 
+    def layout(self) -> Layout:
+        """Return what was laid out, as numbers."""
+        model = {name: getattr(self.model, name)[None].copy() for name in MODEL_FIELDS}
+        return Layout(model, self.data.qpos[None].copy(), self.data.ctrl[None].copy(), dict(self.remembered))
+
     def forward(self) -> None:
         """Bring everything that follows from the state up to date."""
         mujoco.mj_forward(self.model, self.data)
+        self._found_contacts = None
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass; what follows from the state is up to date afterwards, as it is after `load`."""
-        mujoco.mj_step(self.model, self.data, nstep=max(1, round(seconds / TIMESTEP)))
+    def advance(self) -> None:
+        """Let a control period pass; what follows from the state must be up to date, and is afterwards."""
+        # So the first step needs its second half only: what comes of positions and velocities is known.
+        mujoco.mj_step2(self.model, self.data)
+        mujoco.mj_step(self.model, self.data, nstep=PHYSICS_STEPS - 1)
         self.forward()
 
     def save(self) -> np.ndarray:
@@ -73,27 +108,23 @@ class World:
 
     @property
     def joints(self) -> np.ndarray:
-        return self.data.qpos[self.arm_qpos]
+        """Return a copy of the arm's angles."""
+        return self.data.qpos[self.arm_qpos].copy()
 
     def tip_pose(self) -> Tuple[np.ndarray, np.ndarray]:
         """Return position and rotation matrix of the point between the fingertips."""
         return self.data.site_xpos[self.tip].copy(), self.data.site_xmat[self.tip].reshape(3, 3).copy()
 
-    def openness(self) -> float:
-        """Return how far the gripper is open, 0 to 1."""
-        return float(np.clip(self.data.qpos[self.finger_qpos].mean() / panda.FINGER_TRAVEL, 0.0, 1.0))
-
     def touch_forces(self) -> np.ndarray:
         """Return what presses on either finger, in newtons: x y z each, in the world's frame."""
         forces, wrench = np.zeros(6), np.zeros(6)
-        fingers = {self.model.body("panda_%s_finger" % side).id: i for i, side in enumerate(("left", "right"))}
-        for i in range(self.data.ncon):
-            contact = self.data.contact[i]
-            for geom, sign in zip(contact.geom, (-1.0, 1.0)):
-                side = fingers.get(int(self.model.geom_bodyid[geom]))
+        for i, pair in enumerate(self._contacts()):
+            for body, sign in zip(pair, (-1.0, 1.0)):
+                side = self._fingers.get(body)
                 if side is not None:
                     mujoco.mj_contactForce(self.model, self.data, i, wrench)
-                    forces[3 * side : 3 * side + 3] += sign * (contact.frame.reshape(3, 3).T @ wrench[:3])
+                    frame = self.data.contact[i].frame.reshape(3, 3)
+                    forces[3 * side : 3 * side + 3] += sign * (frame.T @ wrench[:3])
         return forces
 
     # -- things -------------------------------------------------------------------------------------------------------
@@ -107,40 +138,54 @@ class World:
         return self.data.body(body).xmat.reshape(3, 3).copy()
 
     def site(self, name: str) -> np.ndarray:
+        """Return where a site is."""
         return self.data.site(name).xpos.copy()
 
     def joint(self, name: str) -> float:
         """Return the value of a hinge or slide."""
-        return float(self.data.qpos[self._qpos(name)])
+        return float(self.data.qpos[self.qpos_index(name)])
 
     def set_joint(self, name: str, value: float) -> None:
-        self.data.qpos[self._qpos(name)] = value
+        self.data.qpos[self.qpos_index(name)] = value
 
     def place(self, body: str, position: Sequence[float], yaw: float = 0.0) -> None:
         """Put a free body somewhere."""
-        start = self._qpos(body)
+        start = self.qpos_index(body)
         self.data.qpos[start : start + 7] = (*position, np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
 
     def mount(self, body: str, position: Union[Sequence[float], np.ndarray], yaw: float = 0.0) -> None:
         """Put a body that is fixed to the world somewhere."""
-        index = self.model.body(body).id
+        index = self.body_index(body)
         self.model.body_pos[index] = position
         self.model.body_quat[index] = (np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
 
     def paint(self, geom: str, rgba: Sequence[float]) -> None:
         self.model.geom_rgba[self.model.geom(geom).id] = rgba
 
+    def remember(self, **numbers: Any) -> None:
+        """Keep numbers of this episode that stand nowhere in the scene; goals find them in `Worlds.remembered`."""
+        self.remembered.update({name: np.asarray(value)[None] for name, value in numbers.items()})
+
     def touching(self, first: str, second: str) -> bool:
         """Tell whether two bodies are in contact."""
-        pair = {self.model.body(first).id, self.model.body(second).id}
-        bodies = self.model.geom_bodyid
-        return any(
-            {int(bodies[g1]), int(bodies[g2])} == pair for g1, g2 in self.data.contact.geom[: self.data.ncon].tolist()
-        )
+        return _meet(self._contacts(), self.body_index(first), self.body_index(second))
 
     def grasped(self, body: str) -> bool:
         """Tell whether both fingers hold a body."""
-        return self.touching(body, "panda_left_finger") and self.touching(body, "panda_right_finger")
+        contacts, index = self._contacts(), self.body_index(body)
+        return all(_meet(contacts, index, finger) for finger in self._fingers)
+
+    def _contacts(self) -> List[List[int]]:
+        """Return the two bodies of every contact."""
+        found = self._found_contacts
+        if found is None:
+            geoms = self.data.contact.geom[: self.data.ncon]
+            found = self._found_contacts = self.model.geom_bodyid[geoms].tolist()
+        return found
+
+
+def _meet(contacts: List[List[int]], first: int, second: int) -> bool:
+    return [first, second] in contacts or [second, first] in contacts
 
 
 def quat_to_matrix(xyzw: Union[Sequence[float], np.ndarray]) -> np.ndarray:
@@ -160,9 +205,27 @@ def matrix_to_quat(matrix: np.ndarray) -> np.ndarray:
 def rotation_vector(matrix: np.ndarray) -> np.ndarray:
     """Return axis times angle."""
     quat, out = np.empty(4), np.empty(3)
-    mujoco.mju_mat2Quat(quat, np.ascontiguousarray(matrix, np.float64).reshape(9))
+    mujoco.mju_mat2Quat(quat, matrix.reshape(9))
     mujoco.mju_quat2Vel(out, quat, 1.0)
     return out
 
 
-__all__ = ["World", "matrix_to_quat", "quat_to_matrix", "rotation_vector"]
+def rotation_matrix(vector: np.ndarray) -> np.ndarray:
+    """Return the rotation that an axis times an angle stands for."""
+    angle = math.sqrt(vector @ vector)
+    if angle <= 1e-9:
+        return np.eye(3)
+    axis, half = vector / angle, angle / 2
+    return quat_to_matrix([*(axis * np.sin(half)), np.cos(half)])
+
+
+__all__ = [
+    "MODEL_FIELDS",
+    "Layout",
+    "World",
+    "matrix_to_quat",
+    "quat_to_matrix",
+    "rotation_matrix",
+    "rotation_vector",
+    "span",
+]

@@ -8,6 +8,7 @@ from ..drawers import PITCH, DrawerTask
 from ..furniture import DRAWER_TRAVEL, HANDLE_REACH
 from ..task import Waypoint, above, forward_facing
 from ..world import World
+from ..worlds import Array, Worlds
 
 
 class CloseDrawer(DrawerTask):
@@ -18,13 +19,13 @@ class CloseDrawer(DrawerTask):
 
     def lay_out(self, world: World, rng: np.random.Generator, variation: int) -> None:
         super().lay_out(world, rng, variation)
-        world.set_joint("drawer_" + self._chosen, rng.uniform(0.5, 0.8) * DRAWER_TRAVEL)
+        world.set_joint("drawer_" + self.variations[variation], rng.uniform(0.5, 0.8) * DRAWER_TRAVEL)
 
-    def succeeded(self, world: World) -> bool:
-        return self.share_open(world) < 0.11
+    def succeeded(self, worlds: Worlds) -> Array:
+        return self.share_open(worlds) < 0.11
 
-    def progress(self, world: World) -> float:
-        return 0.3 * self.nearness(world) + 0.7 * (1.0 - float(np.clip(self.share_open(world), 0, 1)))
+    def progress(self, worlds: Worlds) -> Array:
+        return 0.3 * self.nearness(worlds) + 0.7 * (1.0 - worlds.xp.clip(self.share_open(worlds), 0, 1))
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         frame = world.rotation("cabinet")

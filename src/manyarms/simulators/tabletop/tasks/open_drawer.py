@@ -8,6 +8,7 @@ from ..drawers import PITCH, DrawerTask
 from ..furniture import DRAWER_TRAVEL
 from ..task import Waypoint, above, forward_facing
 from ..world import World
+from ..worlds import Array, Worlds
 
 
 class OpenDrawer(DrawerTask):
@@ -16,11 +17,11 @@ class OpenDrawer(DrawerTask):
     name = "open_drawer"
     templates = ("open the {} drawer", "pull the {} drawer out", "grip the {} handle and pull the {} drawer open")
 
-    def succeeded(self, world: World) -> bool:
-        return self.share_open(world) > 0.7
+    def succeeded(self, worlds: Worlds) -> Array:
+        return self.share_open(worlds) > 0.7
 
-    def progress(self, world: World) -> float:
-        return 0.4 * self.nearness(world) + 0.6 * float(np.clip(self.share_open(world) / 0.7, 0, 1))
+    def progress(self, worlds: Worlds) -> Array:
+        return 0.4 * self.nearness(worlds) + 0.6 * worlds.xp.clip(self.share_open(worlds) / 0.7, 0, 1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         yield from pull_drawer(world, self.variations[variation], 0.85 * DRAWER_TRAVEL)

@@ -7,6 +7,7 @@ import numpy as np
 from ..scene import OBJECT, TABLE_HEIGHT, model_xml
 from ..task import COLOURS, TabletopTask, Waypoint, above, scatter, square_grip
 from ..world import World
+from ..worlds import Array, Worlds
 
 _RADIUS, _HALF_HEIGHT = 0.028, 0.045
 #: Fingers hold a square core: flat sides are what the physics of contact is good at.
@@ -51,18 +52,19 @@ class PickUpCup(TabletopTask):
             for part in ("", "_handle", "_low", "_high"):
                 world.paint(name + part, list(COLOURS.values())[colour])
 
-    def _height(self, world: World) -> float:
-        return float(world.position("cup")[2] - TABLE_HEIGHT - _HALF_HEIGHT)
+    def _height(self, worlds: Worlds) -> Array:
+        return worlds.position("cup")[:, 2] - TABLE_HEIGHT - _HALF_HEIGHT
 
-    def succeeded(self, world: World) -> bool:
-        return self._height(world) > _LIFT - 0.02 and world.grasped("cup")
+    def succeeded(self, worlds: Worlds) -> Array:
+        return (self._height(worlds) > _LIFT - 0.02) & worlds.grasped("cup")
 
-    def progress(self, world: World) -> float:
-        distance = np.linalg.norm(world.tip_pose()[0] - world.position("cup"))
-        return float(0.5 * np.exp(-5.0 * distance) + 0.5 * np.clip(self._height(world) / _LIFT, 0, 1))
+    def progress(self, worlds: Worlds) -> Array:
+        xp = worlds.xp
+        distance = worlds.distance(worlds.tip_position(), worlds.position("cup"))
+        return 0.5 * xp.exp(-5.0 * distance) + 0.5 * xp.clip(self._height(worlds) / _LIFT, 0, 1)
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.position("cup"), world.position("other")])
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.xp.concatenate([worlds.position("cup"), worlds.position("other")], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         cup, grip = world.position("cup"), square_grip(world.rotation("cup"))

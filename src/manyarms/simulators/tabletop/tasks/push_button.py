@@ -7,6 +7,7 @@ import numpy as np
 from ..scene import OBJECT, TABLE_HEIGHT, model_xml
 from ..task import COLOURS, TabletopTask, Waypoint, above
 from ..world import World
+from ..worlds import Array, Worlds
 
 _TRAVEL = 0.012
 
@@ -36,15 +37,16 @@ class PushButton(TabletopTask):
         world.mount("button", (rng.uniform(0.1, 0.42), rng.uniform(-0.3, 0.3), TABLE_HEIGHT))
         world.paint("cap", list(COLOURS.values())[variation])
 
-    def succeeded(self, world: World) -> bool:
-        return world.joint("cap") > 0.7 * _TRAVEL
+    def succeeded(self, worlds: Worlds) -> Array:
+        return worlds.joint("cap") > 0.7 * _TRAVEL
 
-    def progress(self, world: World) -> float:
-        distance = np.linalg.norm(world.tip_pose()[0] - world.position("cap"))
-        return float(0.5 * np.exp(-5.0 * distance) + 0.5 * np.clip(world.joint("cap") / _TRAVEL, 0, 1))
+    def progress(self, worlds: Worlds) -> Array:
+        xp = worlds.xp
+        distance = worlds.distance(worlds.tip_position(), worlds.position("cap"))
+        return 0.5 * xp.exp(-5.0 * distance) + 0.5 * xp.clip(worlds.joint("cap") / _TRAVEL, 0, 1)
 
-    def state(self, world: World) -> np.ndarray:
-        return np.append(world.position("cap"), world.joint("cap"))
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.xp.concatenate([worlds.position("cap"), worlds.joint(("cap",))], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         cap = world.position("cap")

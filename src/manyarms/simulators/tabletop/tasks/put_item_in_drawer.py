@@ -8,6 +8,7 @@ from ..furniture import DRAWER_TRAVEL, cabinet, cabinet_contacts
 from ..scene import TABLE_HEIGHT, block, model_xml
 from ..task import COLOURS, TabletopTask, Waypoint, above, square_grip, turned
 from ..world import World
+from ..worlds import Array, Worlds
 
 _HALF = 0.02
 
@@ -37,20 +38,24 @@ class PutItemInDrawer(TabletopTask):
         world.place("item", place, rng.uniform(-np.pi / 4, np.pi / 4))
         world.paint("item", list(COLOURS.values())[variation])
 
-    def _offset(self, world: World) -> np.ndarray:
-        drawer = world.rotation("drawer_top")
-        return drawer.T @ (world.position("item") - world.position("drawer_top"))
+    def _offset(self, worlds: Worlds) -> Array:
+        """Return where the item is, as seen from the drawer: [N, 3]."""
+        away = worlds.position("item") - worlds.position("drawer_top")
+        return (worlds.rotation("drawer_top").swapaxes(1, 2) @ away[:, :, None])[:, :, 0]
 
-    def succeeded(self, world: World) -> bool:
-        x, y, z = self._offset(world)
-        return bool(abs(x) < 0.1 and abs(y) < 0.11 and -0.04 < z < 0.035) and not world.grasped("item")
+    def succeeded(self, worlds: Worlds) -> Array:
+        offset = self._offset(worlds)
+        x, y, z = offset[:, 0], offset[:, 1], offset[:, 2]
+        return (abs(x) < 0.1) & (abs(y) < 0.11) & (z > -0.04) & (z < 0.035) & ~worlds.grasped("item")
 
-    def progress(self, world: World) -> float:
-        reach = np.linalg.norm(world.tip_pose()[0] - world.position("item"))
-        return float(0.4 * np.exp(-5.0 * reach) + 0.6 * np.exp(-5.0 * np.linalg.norm(self._offset(world))))
+    def progress(self, worlds: Worlds) -> Array:
+        xp = worlds.xp
+        reach = worlds.distance(worlds.tip_position(), worlds.position("item"))
+        return 0.4 * xp.exp(-5.0 * reach) + 0.6 * xp.exp(-5.0 * xp.linalg.norm(self._offset(worlds), axis=1))
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.position("item"), world.position("drawer_top"), [world.joint("drawer_top")]])
+    def state(self, worlds: Worlds) -> Array:
+        places = [worlds.position("item"), worlds.position("drawer_top"), worlds.joint(("drawer_top",))]
+        return worlds.xp.concatenate(places, axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         item, grip = world.position("item"), square_grip(world.rotation("item"))

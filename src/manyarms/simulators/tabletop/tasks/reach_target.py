@@ -7,6 +7,7 @@ import numpy as np
 from ..scene import GHOST, TABLE_HEIGHT, model_xml
 from ..task import COLOURS, DOWN, TabletopTask, Waypoint, scatter
 from ..world import World
+from ..worlds import Array, Worlds
 
 _BALLS = ("target", "distractor_0", "distractor_1")
 
@@ -34,17 +35,17 @@ class ReachTarget(TabletopTask):
             world.mount(name, place)
             world.paint(name, list(COLOURS.values())[colour])
 
-    def _distance(self, world: World) -> float:
-        return float(np.linalg.norm(world.tip_pose()[0] - world.position("target")))
+    def _distance(self, worlds: Worlds) -> Array:
+        return worlds.distance(worlds.tip_position(), worlds.position("target"))
 
-    def succeeded(self, world: World) -> bool:
-        return self._distance(world) < self.radius
+    def succeeded(self, worlds: Worlds) -> Array:
+        return self._distance(worlds) < self.radius
 
-    def progress(self, world: World) -> float:
-        return float(np.exp(-5.0 * self._distance(world)))
+    def progress(self, worlds: Worlds) -> Array:
+        return worlds.xp.exp(-5.0 * self._distance(worlds))
 
-    def state(self, world: World) -> np.ndarray:
-        return world.position("target")
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.position("target")
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         yield Waypoint(world.position("target"), DOWN)

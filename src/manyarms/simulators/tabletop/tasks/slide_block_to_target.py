@@ -8,6 +8,7 @@ from ..furniture import zone
 from ..scene import OBJECT, TABLE_HEIGHT, model_xml
 from ..task import COLOURS, TabletopTask, Waypoint, turned
 from ..world import World
+from ..worlds import Array, Worlds
 
 _HALF = 0.05
 _HEIGHT = 0.03
@@ -37,22 +38,24 @@ class SlideBlockToTarget(TabletopTask):
         world.mount("target", (*goal, TABLE_HEIGHT + 0.0008), angle)
         world.paint("target", list(COLOURS.values())[variation])
 
-    def _away(self, world: World) -> np.ndarray:
-        return (world.position("target") - world.position("block"))[:2]
+    def _distance(self, worlds: Worlds) -> Array:
+        return worlds.distance(worlds.position("target")[:, :2], worlds.position("block")[:, :2])
 
-    def succeeded(self, world: World) -> bool:
-        return bool(np.linalg.norm(self._away(world)) < _REACHED)
+    def succeeded(self, worlds: Worlds) -> Array:
+        return self._distance(worlds) < _REACHED
 
-    def progress(self, world: World) -> float:
-        touch = np.linalg.norm(world.tip_pose()[0] - world.position("block"))
-        return float(0.3 * np.exp(-5.0 * touch) + 0.7 * np.exp(-8.0 * np.linalg.norm(self._away(world))))
+    def progress(self, worlds: Worlds) -> Array:
+        xp = worlds.xp
+        touch = worlds.distance(worlds.tip_position(), worlds.position("block"))
+        return 0.3 * xp.exp(-5.0 * touch) + 0.7 * xp.exp(-8.0 * self._distance(worlds))
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.position("block"), world.rotation("block")[:2, 0], world.position("target")])
+    def state(self, worlds: Worlds) -> Array:
+        heading = worlds.rotation("block")[:, :2, 0]
+        return worlds.xp.concatenate([worlds.position("block"), heading, worlds.position("target")], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         for _ in range(3):
-            away = self._away(world)
+            away = (world.position("target") - world.position("block"))[:2]
             distance = float(np.linalg.norm(away))
             direction = np.append(away / distance, 0.0)
             # Fingers apart, across the way: two points of contact keep the block from turning.

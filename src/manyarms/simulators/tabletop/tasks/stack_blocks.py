@@ -8,6 +8,7 @@ from ..furniture import zone
 from ..scene import TABLE_HEIGHT, block, model_xml
 from ..task import COLOURS, TabletopTask, Waypoint, above, scatter, square_grip, turned
 from ..world import World
+from ..worlds import Array, Worlds
 
 _HALF = 0.022
 _BLOCKS = ("block_0", "block_1")
@@ -40,25 +41,24 @@ class StackBlocks(TabletopTask):
             colour = self.variations[variation if name in _BLOCKS else other]
             world.paint(name, COLOURS[colour])
 
-    def _stacked(self, world: World) -> float:
+    def _stacked(self, worlds: Worlds) -> Array:
         """Return 0, 0.5 or 1: nothing, a block on the plate, a tower."""
-        plate = world.position("plate")
-        spots = sorted((world.position(name) for name in _BLOCKS), key=lambda spot: spot[2])
-        on_plate = np.abs((spots[0] - plate)[:2]).max() < 0.05 and spots[0][2] < TABLE_HEIGHT + 1.5 * _HALF
-        if not on_plate:
-            return 0.0
-        gap = spots[1] - spots[0]
-        on_top = np.linalg.norm(gap[:2]) < 1.2 * _HALF and abs(gap[2] - 2 * _HALF) < 0.006
-        return 1.0 if on_top else 0.5
+        blocks, plate = worlds.position(_BLOCKS), worlds.position("plate")
+        first = blocks[:, :, 2].argmin(1)
+        lower, upper = worlds.pick(blocks, first), worlds.pick(blocks, 1 - first)
+        on_plate = (abs(lower - plate)[:, :2] < 0.05).all(1) & (lower[:, 2] < TABLE_HEIGHT + 1.5 * _HALF)
+        aside, above_it = worlds.distance(lower[:, :2], upper[:, :2]), upper[:, 2] - lower[:, 2]
+        on_top = (aside < 1.2 * _HALF) & (abs(above_it - 2 * _HALF) < 0.006)
+        return 0.5 * on_plate + 0.5 * (on_plate & on_top)
 
-    def succeeded(self, world: World) -> bool:
-        return self._stacked(world) == 1.0 and not any(world.grasped(name) for name in _BLOCKS)
+    def succeeded(self, worlds: Worlds) -> Array:
+        return (self._stacked(worlds) == 1.0) & ~worlds.grasped("block_0") & ~worlds.grasped("block_1")
 
-    def progress(self, world: World) -> float:
-        return 0.9 * self._stacked(world)
+    def progress(self, worlds: Worlds) -> Array:
+        return 0.9 * self._stacked(worlds)
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.position(name) for name in (*_BLOCKS, "plate")])
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.xp.concatenate([worlds.position(name) for name in (*_BLOCKS, "plate")], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         plate = world.position("plate")

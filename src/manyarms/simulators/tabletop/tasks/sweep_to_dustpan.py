@@ -7,6 +7,7 @@ import numpy as np
 from ..scene import GHOST, OBJECT, TABLE_HEIGHT, block, model_xml
 from ..task import DOWN, TabletopTask, Waypoint, above, scatter
 from ..world import World
+from ..worlds import Array, Worlds
 
 _CRUMBS = tuple("crumb_%d" % i for i in range(5))
 _CRUMB = 0.009
@@ -53,20 +54,21 @@ class SweepToDustpan(TabletopTask):
         for name, place in zip(_CRUMBS, places):
             world.place(name, (*place, TABLE_HEIGHT + _CRUMB), rng.uniform(-np.pi, np.pi))
 
-    def _swept(self, world: World) -> float:
-        pan = world.position("dustpan")
-        offsets = [np.abs(world.position(name) - pan) for name in _CRUMBS]
-        return float(np.mean([x < _PAN[0] and y < _PAN[1] for x, y, _ in offsets]))
+    def _swept(self, worlds: Worlds) -> Array:
+        """Tell which crumbs are on the dustpan: [N, crumbs]."""
+        offsets = abs(worlds.position(_CRUMBS) - worlds.position(("dustpan",)))
+        return (offsets[:, :, 0] < _PAN[0]) & (offsets[:, :, 1] < _PAN[1])
 
-    def succeeded(self, world: World) -> bool:
-        return self._swept(world) == 1.0
+    def succeeded(self, worlds: Worlds) -> Array:
+        return self._swept(worlds).all(1)
 
-    def progress(self, world: World) -> float:
-        gap = np.mean([np.linalg.norm(world.position(name) - world.position("dustpan")) for name in _CRUMBS])
-        return float(0.5 * self._swept(world) + 0.4 * np.exp(-4.0 * gap))
+    def progress(self, worlds: Worlds) -> Array:
+        xp = worlds.xp
+        gap = worlds.distance(worlds.position(_CRUMBS), worlds.position(("dustpan",))).mean(1)
+        return 0.5 * (self._swept(worlds).sum(1) / len(_CRUMBS)) + 0.4 * xp.exp(-4.0 * gap)
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.position(name) for name in ("broom", "dustpan", *_CRUMBS)])
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.xp.concatenate([worlds.position(name) for name in ("broom", "dustpan", *_CRUMBS)], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         handle = above(world.position("broom"), 0.05)

@@ -7,10 +7,12 @@ import numpy as np
 from ..scene import OBJECT, TABLE_HEIGHT, model_xml
 from ..task import TabletopTask, Waypoint, above, turned
 from ..world import World
+from ..worlds import Array, Worlds
 
 _LEVER = 0.1
 _HEIGHT = 0.14
 _GOAL = 1.1
+_SIDES = ("left", "right")
 
 
 def _tap(side: str, y: float) -> str:
@@ -32,9 +34,8 @@ class TurnTap(TabletopTask):
 
     name = "turn_tap"
     horizon = 150
-    variations = ("left", "right")
+    variations = _SIDES
     templates = ("turn the {} tap", "rotate the {} lever of the tap", "turn on the {} tap")
-    _chosen = "left"
 
     def xml(self) -> str:
         basin = f"""
@@ -50,18 +51,24 @@ class TurnTap(TabletopTask):
         return model_xml(basin, rest="<contact>%s</contact>" % excludes)
 
     def lay_out(self, world: World, rng: np.random.Generator, variation: int) -> None:
-        self._chosen = self.variations[variation]
         world.mount("tap", (rng.uniform(0.34, 0.4), rng.uniform(-0.08, 0.08), TABLE_HEIGHT), rng.uniform(-0.15, 0.15))
 
-    def succeeded(self, world: World) -> bool:
-        return world.joint(self._chosen) > _GOAL
+    def _angle(self, worlds: Worlds) -> Array:
+        return worlds.pick(worlds.joint(_SIDES), worlds.variation)
 
-    def progress(self, world: World) -> float:
-        reach = np.linalg.norm(world.tip_pose()[0] - world.site(self._chosen + "_end"))
-        return float(0.4 * np.exp(-5.0 * reach) + 0.6 * np.clip(world.joint(self._chosen) / _GOAL, 0, 1))
+    def _end(self, worlds: Worlds) -> Array:
+        return worlds.pick(worlds.site(("left_end", "right_end")), worlds.variation)
 
-    def state(self, world: World) -> np.ndarray:
-        return np.concatenate([world.site(self._chosen + "_end"), [world.joint(side) for side in self.variations]])
+    def succeeded(self, worlds: Worlds) -> Array:
+        return self._angle(worlds) > _GOAL
+
+    def progress(self, worlds: Worlds) -> Array:
+        xp = worlds.xp
+        reach = worlds.distance(worlds.tip_position(), self._end(worlds))
+        return 0.4 * xp.exp(-5.0 * reach) + 0.6 * xp.clip(self._angle(worlds) / _GOAL, 0, 1)
+
+    def state(self, worlds: Worlds) -> Array:
+        return worlds.xp.concatenate([self._end(worlds), worlds.joint(_SIDES)], axis=1)
 
     def expert(self, world: World, variation: int) -> Iterator[Waypoint]:
         side = self.variations[variation]
