@@ -92,16 +92,15 @@ def fresh(folder: Path, episodes: int) -> dict[str, list[int]]:
     checkpoints = steps_of(folder / "checkpoints")
     for when, checkpoint in (("first", checkpoints[0]), ("last", checkpoints[-1])):
         with tempfile.TemporaryDirectory() as out:
-            assert env.simulator is not None
             results = evaluation.run(
                 EvalConfig(
-                    env.simulator,
+                    env.simulators[0].simulator,
                     tasks=",".join(env.tasks),
                     policy=str(checkpoint),
                     episodes=max(1, episodes // max(1, len(env.tasks))),
                     seed=_FRESH,
-                    num_envs=env.total_num_envs or 1,
-                    rows_per_worker=env.rows_per_worker or 1,
+                    num_envs=env.total_num_envs,
+                    rows_per_worker=env.rows_per_worker,
                     out=Path(out) / "eval",
                 )
             ).results

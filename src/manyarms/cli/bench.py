@@ -17,12 +17,13 @@ import tyro
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import SimulatorName, parse, parse_pairs
+from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import progress
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.writing import make_folder, write_atomically
-from manyarms.vector import VectorEnv, make_vec
+from manyarms.vector import VectorEnv
 
 #: Random chunks are drawn once and used in turn, so that drawing them is not what is measured.
 _POOL = 8
@@ -157,16 +158,14 @@ class BenchResult(Shown):
 def run(config: BenchConfig) -> BenchResult:
     """Measure and return."""
     began = time.perf_counter()
-    settings = {
-        "max_chunk": max(config.action_chunk, 1),
-        "rows_per_worker": config.rows_per_worker,
-        "profile": config.profile,
-        "trace": config.trace,
-        "copy": config.copy,
-        "python": config.python,
-        "action_bounds": "clip",
-    }
-    with make_vec(config.simulator, config.num_envs, **{**settings, **parse_pairs(config.options)}) as envs:
+    settings = {"max_chunk": config.action_chunk, "profile": config.profile, "trace": config.trace}
+    env = EnvConfig(
+        (SimulatorSettings(config.simulator, python=config.python),),
+        {**settings, **parse_pairs(config.options)},
+        rows_per_worker=config.rows_per_worker,
+        copy=config.copy,
+    )
+    with env.open(config.num_envs) as envs:
         start_seconds = time.perf_counter() - began
         return _measure(envs, config, start_seconds)
 

@@ -25,6 +25,7 @@ from manyarms.cli.bench import BenchConfig
 from manyarms.cli.bench import run as bench
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
+from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import progress
@@ -32,8 +33,7 @@ from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import RowVideos
 from manyarms.reporting.writing import make_folder
 from manyarms.simulators.gymnasium import UnknownTask, make_env
-from manyarms.simulators.tabletop.task import discover
-from manyarms.vector import EpisodeId, SimulatorConfig, VectorEnv, make_vec
+from manyarms.vector import EpisodeId, VectorEnv
 
 _TASKS = (
     *("stack_blocks", "open_drawer", "pick_up_cup", "sweep_to_dustpan", "put_item_in_drawer", "slide_block_to_target"),
@@ -216,16 +216,19 @@ def _deaf_children() -> Iterator[None]:
 
 def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
     """Have the experts of nine tasks at work side by side, and film them in a grid."""
+    from manyarms.simulators.tabletop.task import discover
+
     rows = range(len(_TASKS))
     videos = RowVideos(config.out, rows, grid=True, name="many-arms")
     solved = attempted = 0
     cameras = [discover()[task].view for task in _TASKS]
     options = {"image_size": (224, 224), "arm_mode": "delta_ee", "expert": True}
     simulators = [
-        SimulatorConfig(f"tabletop/{task}", {**options, "cameras": [camera]})
+        SimulatorSettings(f"tabletop/{task}", options={"cameras": [camera]})
         for task, camera in zip(_TASKS, cameras, strict=True)
     ]
-    with make_vec(simulators, len(_TASKS), copy=False) as envs, progress("filming", config.steps) as advance:
+    env = EnvConfig(tuple(simulators), options)
+    with env.open(len(_TASKS)) as envs, progress("filming", config.steps) as advance:
         _begin(envs, list(rows), attempted)
         attempted += len(_TASKS)
         ready = envs.recv(min_rows=len(_TASKS))

@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
-from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
+from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
+from manyarms.environments import EnvConfig, VideoSettings
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import Scoreboard, say
 from manyarms.reporting.evaluation import results_of
-from manyarms.reporting.filming import EpisodeVideos
-from manyarms.reporting.live import LiveView, forget_earlier
+from manyarms.reporting.live import forget_earlier
 from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import Video
 from manyarms.simulators.registry import fact
-from manyarms.vector import VectorEnv
 
 _FILMING = ("videos", "video_camera", "video_stride", "fps", "info_on_video")
 
@@ -76,6 +74,19 @@ class EvalConfig(PlayConfig):
             raise ConfigError("--resume needs --out: which results are to be continued?")
         if self.video_stride < 1:
             raise ConfigError(f"video_stride is {self.video_stride}; it must be at least 1")
+
+    def environments(self, **options: Any) -> EnvConfig:
+        """Return which environments are played in, as policies are evaluated there, and which videos are made."""
+        videos = VideoSettings(
+            bool(self.videos),
+            self.info_on_video,
+            videos=self.videos,
+            video_stride=self.video_stride,
+            fps=self.fps,
+            camera=self.video_camera,
+        )
+        options = {**fact(self.simulator, "evaluation_options", {}), **options}
+        return replace(super().environments(**options), video_cfg=videos)
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,21 +146,20 @@ def run(config: EvalConfig) -> EvalResult:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and config.out is None:
         raise ConfigError("several ranks need one --out to meet in")
+    env = config.environments()
     folder = ResultFolder(config.out or _default_folder(config), config.identity(), rank=rank, resume=config.resume)
     done = folder.load()
-    settings = dict(fact(config.simulator, "evaluation_options", {}))
-    if config.videos:
-        settings["render_every"] = config.video_stride
+    live = (folder.folder, f"eval-{rank}") if config.live else None
     if config.resume and rank == 0:
         forget_earlier(folder.folder)
-    with folder, opened(config, **settings) as envs:
+    with folder, opened(config, env, live) as envs:
         policy = policy_for(config, envs)  # first: one that cannot be made leaves no folder behind
-        episodes = episodes_of(config, envs)
+        episodes = env.held_out(envs)
         share = [i for i in range(len(episodes)) if i % world == rank and i not in done]
-        videos = _filming(config, envs, folder.folder) if share else None
+        videos = env.videos(envs.simulator_spec, folder.folder / "videos") if share else None
         known = [result for result in done.values() if result.position % world == rank]
         try:
-            with _watched(config, envs, folder.folder, rank), Scoreboard(len(known) + len(share)) as board:
+            with Scoreboard(len(known) + len(share)) as board:
                 for result in known:
                     board.add(result.task or "", result.success)
                 chosen, sinks = [(i, episodes[i]) for i in share], [videos] if videos else []
@@ -176,23 +186,6 @@ def _say_how_to_go_on(folder: ResultFolder, episodes: int) -> None:
     if count := len(folder.load()):
         found = f"{count} of {episodes} episodes are in {folder.folder}"
         say(f"{found}; --out {folder.folder} --resume goes on with the others", stderr=True)
-
-
-def _watched(config: EvalConfig, envs: VectorEnv, folder: Path, rank: int) -> AbstractContextManager[Any]:
-    return LiveView(envs, folder, f"eval-{rank}") if config.live else nullcontext()
-
-
-def _filming(config: EvalConfig, envs: VectorEnv, folder: Path) -> EpisodeVideos | None:
-    if not config.videos:
-        return None
-    return EpisodeVideos(
-        folder / "videos",
-        envs.simulator_spec,
-        keep=config.videos,
-        field=config.video_camera,
-        fps=config.fps,
-        captions=config.info_on_video,
-    )
 
 
 def _default_folder(config: EvalConfig) -> Path:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse, parse_pairs
-from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
+from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import Scoreboard, say
 from manyarms.reporting.recording import Recorder, Recording
@@ -56,8 +56,9 @@ def run(config: RecordConfig) -> Recording:
     """Record what is not recorded yet."""
     if (config.out / "recording.json").exists() and not config.resume:
         raise ConfigError(f"{config.out} holds a recording already", do="--resume to go on, or another --out")
-    with opened(config) as envs:
-        episodes = episodes_of(config, envs)
+    env = config.environments()
+    with opened(config, env) as envs:
+        episodes = env.held_out(envs)
         source = {"simulator": config.simulator, "options": _simulator_options(config), "python": config.python}
         done = _recorded(config.out, source, episodes)
         recorder = Recorder(config.out, envs.simulator_spec, source, episodes)

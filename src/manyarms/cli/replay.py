@@ -12,13 +12,14 @@ import tyro
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
+from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.console import progress
 from manyarms.reporting.recording import RecordedEpisode, Recording
 from manyarms.reporting.showing import Shown, Telling
 from manyarms.rollout import Episode, Runner, RunnerConfig, Steps
-from manyarms.vector import EpisodeId, make_vec
+from manyarms.vector import EpisodeId
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ def run(config: ReplayConfig) -> ReplayResult:
         )
     recorded = {episode.id.key: episode for episode in map(recording.load, positions)}
     simulator, options = recording.source(trust_code=config.trust_code, python=config.python)
-    settings = {**options, "copy": False, "action_bounds": "ignore"}
-    with make_vec(simulator, min(config.num_envs, len(positions)), **settings) as envs:
+    env = EnvConfig((SimulatorSettings(simulator),), {**options, "copy": False, "action_bounds": "ignore"})
+    with env.open(min(config.num_envs, len(positions))) as envs:
         policy = ReplayPolicy(envs.simulator_spec, {key: episode.actions for key, episode in recorded.items()})
         comparison = _Comparison(recorded, recording.spec.cameras)
         runner = Runner(envs, policy, RunnerConfig(steps_per_call=1, keep=()), sinks=[comparison])

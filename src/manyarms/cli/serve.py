@@ -104,7 +104,7 @@ def server_for(config: ServeConfig) -> PolicyServer:
         options=config.options,
         trust_code=config.trust_code,
     )
-    with opened(play) as envs:  # only to learn what is seen and done there
+    with opened(play, play.environments()) as envs:  # only to learn what is seen and done there
         spec, policy = envs.simulator_spec, policy_for(play, envs)
     return PolicyServer(policy, spec, where)
 

@@ -129,7 +129,7 @@ class RunFolder:
             started=_now(),
             machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             policy=shown(config.actor.model.model_type),
-            simulator=config.train.label,
+            simulator=config.label,
             tasks=[task for task in tasks if task],
             from_step=step,
         )

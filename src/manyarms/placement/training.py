@@ -67,8 +67,8 @@ def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False)
     if cluster.cpu_slots is not None:
         settings["cpu_slots"] = cluster.cpu_slots
     totals = Totals(
-        config.train.total_num_envs or 1,
-        config.train.rows_per_worker or 1,
+        config.train.total_num_envs,
+        config.train.rows_per_worker,
         lockstep=_says(config, "lockstep"),
         pipeline_stage_num=config.rollout.pipeline_stage_num,
         starts_per_step=config.episodes_per_step // config.algorithm.group_size,
@@ -80,10 +80,7 @@ def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False)
 
 def _says(config: TrainConfig, what: str) -> bool:
     """Tell what a simulator's class says of itself; one that lives in another interpreter says nothing here."""
-    env = config.train
-    return any(
-        _class_says(name, what) for name in [env.simulator, *(one["simulator"] for one in env.simulators)] if name
-    )
+    return any(_class_says(each.simulator, what) for each in config.train.simulators)
 
 
 def _class_says(simulator: str, what: str) -> bool:

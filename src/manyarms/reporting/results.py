@@ -116,7 +116,7 @@ class ResultFolder:
 
     def __init__(self, folder: Path, config: Mapping[str, Any], *, rank: int = 0, resume: bool = False) -> None:
         """Open a folder; one that holds results is continued only when asked to, and only with the same config."""
-        self.folder = folder
+        self.folder, self._rank = folder, rank
         self._path = folder / f"episodes-{rank}.jsonl"
         if self._path.exists() and not resume:
             raise ConfigError(f"{folder} holds results already", do="--resume to go on, or another --out")
@@ -142,8 +142,15 @@ class ResultFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave no folder behind of an evaluation that failed before anything was played."""
+        if kind is None or not self._made:
+            return
         with suppress(OSError):  # another rank was faster
-            if kind is not None and self._made and [*self.folder.iterdir()] == [self._config]:
+            if not self._begun:
+                for path in (live := self.folder / "live").glob(f"eval-{self._rank}.*"):
+                    path.unlink()
+                live.rmdir()
+        with suppress(OSError):
+            if [*self.folder.iterdir()] == [self._config]:
                 self._config.unlink()
                 self.folder.rmdir()
 
