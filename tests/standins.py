@@ -802,3 +802,13 @@ def keen(spec: Spec) -> Keen:
 def right_of_the_middle(scene):  # type: ignore[no-untyped-def]
     """Reward a walker with 100 for every chunk that leaves it to the right."""
     return 100.0 * (scene.fields["position"][:, 0] > 0.0)
+
+
+#: What rows were told to do, as `note_texts` has seen it.
+TEXTS = []  # type: list[str]
+
+
+def note_texts(scene):  # type: ignore[no-untyped-def]
+    """Reward nothing, but note what rows were told to do."""
+    TEXTS.extend(scene.texts)
+    return 0.0 * scene.steps

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+import standins
 from manyarms import cli
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
@@ -22,7 +23,7 @@ from manyarms.learning.settings import load
 from manyarms.learning.training import TrainResult, train
 from manyarms.reporting.runs import StopReason
 from manyarms.reporting.watched import WatchedRun
-from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
+from training import CONFIG, assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
 
 
 def run(tmp_path: Path, *words: str, name: str = "walk", resume: bool = False) -> TrainResult:
@@ -460,3 +461,17 @@ def test_reward_hooks_of_a_config_add_to_what_is_learnt_from_and_not_to_evaluati
     plain, shaped = (lines(tmp_path / name) for name in ("plain", "shaped"))
     assert shaped[1]["env/return"] > plain[1]["env/return"] + 50.0
     assert shaped[0]["eval/return"] == plain[0]["eval/return"], "others are judged by the simulator's own reward"
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_a_config_may_vary_the_words_that_tasks_are_told_in(varied: bool, tmp_path: Path) -> None:
+    told = str(varied).lower()
+    text = CONFIG.replace("standins:Walker", "tabletop/push_button").replace("goal: 1.2", "arm_mode: delta_ee")
+    words = ["actor.model.options.fields=[gripper_pose]", "env.train.max_episode_steps=4", "runner.max_steps=1"]
+    words += [f"env.train.vary_descriptions={told}", f"env.eval.vary_descriptions={told}", *in_folder(tmp_path)]
+    standins.TEXTS.clear()
+    found = train(load(written(tmp_path, text), [*words, "env.train.rewards=[standins:note_texts]"]))
+    evaluated = [result.text for _, results in found.evaluations for result in results]
+    for texts in (standins.TEXTS, evaluated):
+        assert texts
+        assert all(text.startswith("push the ") for text in texts) is not varied, "the first that the task has"
