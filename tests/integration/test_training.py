@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import random
 import shutil
 import signal
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
 
+import manyarms
 import standins
 from manyarms import cli
 from manyarms.cli import eval as evaluation
@@ -475,3 +481,39 @@ def test_a_config_may_vary_the_words_that_tasks_are_told_in(varied: bool, tmp_pa
     for texts in (standins.TEXTS, evaluated):
         assert texts
         assert all(text.startswith("push the ") for text in texts) is not varied, "the first that the task has"
+
+
+def process_state() -> dict[str, Any]:
+    """Return what a library may change for everybody in its process."""
+    return {
+        "threads": torch.get_num_threads(),
+        "torch's generator": torch.get_rng_state().tolist(),
+        "numpy's generator": str(np.random.get_state()),
+        "random's generator": random.getstate(),
+        "gradients": torch.is_grad_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "precision": torch.get_float32_matmul_precision(),
+        "variables": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "warnings": list(warnings.filters),
+    }
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["to the end", "to an error"])
+def test_training_leaves_the_process_of_its_caller_as_it_was(fails: bool, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    words = [*in_folder(tmp_path), "runner.max_steps=1", "algorithm.kl_beta=0.1"]
+    words += ["actor.model.options.hiden=3"] if fails else []
+    torch.set_num_threads(3)
+    try:
+        before = process_state()
+        if fails:
+            with pytest.raises(ConfigError, match="hidden"):
+                manyarms.train(written(tmp_path), overrides=words)
+        else:
+            manyarms.train(written(tmp_path), overrides=words)
+        assert process_state() == before
+    finally:
+        torch.set_num_threads(threads)

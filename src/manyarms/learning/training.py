@@ -59,7 +59,7 @@ class LocalBackend:
         config = settings.config
         self._config, self._ranks, self._folder = config, ranks, folder
         self._interrupts = interrupts
-        torch.set_num_threads(config.actor.threads)
+        stack.enter_context(_threads(config.actor.threads))
         num_envs = len(ranks.share(config.train.total_num_envs))
         if not num_envs:
             raise ConfigError(f"{ranks.world} ranks, but total_num_envs is {config.train.total_num_envs}")
@@ -136,6 +136,17 @@ class LocalBackend:
         finally:
             trainer.runner.watch([])
             videos.close()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Have PyTorch use so many CPU threads; afterwards, as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_reference(checkpoints: Path, reference: TrainablePolicy | None) -> None:
