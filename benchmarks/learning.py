@@ -95,7 +95,7 @@ def fresh(folder: Path, episodes: int) -> dict[str, list[int]]:
             results = evaluation.run(
                 EvalConfig(
                     env.simulators[0].simulator,
-                    tasks=",".join(env.tasks),
+                    tasks=env.tasks,
                     policy=str(checkpoint),
                     episodes=max(1, episodes // max(1, len(env.tasks))),
                     seed=_FRESH,

@@ -9,14 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
-import tyro
 
 from manyarms.cli.help import Guide
-from manyarms.cli.options import SimulatorName, parse, parse_pairs
+from manyarms.cli.options import Options, SimulatorName, options_of, parse
 from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Bar, Bars, Plot
@@ -68,7 +67,7 @@ class BenchConfig:
     """Seed of the first environment; the others count up."""
     json: str | None = None
     """Where the results go; default: runs/bench-<simulator>-<time>.json."""
-    options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")] = ()
+    options: Options = field(default_factory=dict)
     """Further options of the simulator or of the vector environment."""
     guide: ClassVar[Guide] = Guide(
         examples=(
@@ -84,6 +83,7 @@ class BenchConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.warmup < 0:
             raise ConfigError(f"warmup is {self.warmup}; it must be at least 0")
+        object.__setattr__(self, "options", options_of(self.options))
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +161,7 @@ def run(config: BenchConfig) -> BenchResult:
     settings = {"max_chunk": config.action_chunk, "profile": config.profile, "trace": config.trace}
     env = EnvConfig(
         (SimulatorSettings(config.simulator, python=config.python),),
-        {**settings, **parse_pairs(config.options)},
+        {**settings, **config.options},
         rows_per_worker=config.rows_per_worker,
         copy=config.copy,
     )

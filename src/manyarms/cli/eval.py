@@ -147,7 +147,8 @@ def run(config: EvalConfig) -> EvalResult:
     if world > 1 and config.out is None:
         raise ConfigError("several ranks need one --out to meet in")
     env = config.environments()
-    folder = ResultFolder(config.out or _default_folder(config), config.identity(), rank=rank, resume=config.resume)
+    where = config.out or _default_folder(config)
+    folder = ResultFolder(where, config.identity(), rank=rank, resume=config.resume, read=config.read_identity)
     done = folder.load()
     live = (folder.folder, f"eval-{rank}") if config.live else None
     if config.resume and rank == 0:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
-from manyarms.cli.options import SimulatorName, parse_pairs
+from manyarms.cli.options import Names, Options, SimulatorName, names_of, options_of
 from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError, StartError
 from manyarms.policies.base import Policy, needs_of
 from manyarms.policies.registry import find_policy, make_policy
 from manyarms.rollout import RunnerConfig
 from manyarms.vector import VectorEnv
-
-Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")]
 
 #: Settings that cannot change what is played, only how fast.
 _NOT_IDENTITY = (
@@ -42,11 +38,11 @@ class PlayConfig:
 
     simulator: SimulatorName
     """<simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
-    tasks: str = ""
+    tasks: Names = ()
     """Tasks, separated by commas; default: the one in the simulator's name."""
     policy: str = "random"
     """random, expert, replay, mlp, pixel, pi0, openvla_oft, remote, a plug-in, an import string, a checkpoint."""
-    policy_options: Pairs = ()
+    policy_options: Options = field(default_factory=dict)
     """Options of the policy."""
     episodes: int = 10
     """Episodes a task."""
@@ -66,7 +62,7 @@ class PlayConfig:
     """In how many parts the environments take turns at the policy."""
     python: str | None = None
     """The interpreter the simulator runs in."""
-    options: Pairs = ()
+    options: Options = field(default_factory=dict)
     """Further options of the simulator or of the vector environment."""
     trust_code: bool = False
     """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
@@ -77,20 +73,25 @@ class PlayConfig:
         if self.init_states is not None and self.init_states < 1:
             raise ConfigError(f"init_states is {self.init_states}; it must be at least 1")
 
-    @property
-    def task_names(self) -> list[str]:
-        return [name.strip() for name in self.tasks.split(",") if name.strip()]
+        for name in ("options", "policy_options"):
+            object.__setattr__(self, name, options_of(getattr(self, name)))
+        object.__setattr__(self, "tasks", names_of(self.tasks))
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide what comes out."""
-        chosen = [field.name for field in fields(self) if field.name not in _NOT_IDENTITY]
-        return {name: getattr(self, name) for name in chosen}
+        chosen = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_IDENTITY}
+        return {**chosen, "tasks": ",".join(self.tasks)}
+
+    @staticmethod
+    def read_identity(known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an identity that was written down; earlier versions wrote options as words."""
+        return {**known, **{name: options_of(known[name]) for name in ("options", "policy_options") if name in known}}
 
     def environments(self, **options: Any) -> EnvConfig:
         """Return which environments are played in; `options` come before what the policy needs, --options first."""
         return EnvConfig(
-            (SimulatorSettings(self.simulator, tuple(self.task_names), self.python),),
-            {**self.needs(), **options, **parse_pairs(self.options)},
+            (SimulatorSettings(self.simulator, self.tasks, self.python),),
+            {**self.needs(), **options, **self.options},
             self.num_envs,
             self.rows_per_worker,
             self.max_episode_steps,
@@ -134,5 +135,4 @@ def _needs(needs: Mapping[str, Any], option: str) -> bool:
 
 def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:
     """Make the policy."""
-    options = parse_pairs(config.policy_options)
-    return make_policy(config.policy, envs.simulator_spec, options, trust_code=config.trust_code)
+    return make_policy(config.policy, envs.simulator_spec, config.policy_options, trust_code=config.trust_code)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from manyarms.cli.help import Guide
-from manyarms.cli.options import parse, parse_pairs
+from manyarms.cli.options import parse
 from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import Scoreboard, say
@@ -101,9 +101,9 @@ def _recorded(folder: Path, source: Mapping[str, object], episodes: Sequence[Epi
 
 def _simulator_options(config: RecordConfig) -> dict[str, object]:
     """Return what a replay must give the simulator; the expert's hints are left out."""
-    options = {**parse_pairs(config.options), "max_episode_steps": config.max_episode_steps}
-    if config.task_names:
-        options["tasks"] = config.task_names
+    options = {**config.options, "max_episode_steps": config.max_episode_steps}
+    if config.tasks:
+        options["tasks"] = list(config.tasks)
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
-from manyarms.cli.options import SimulatorName, parse
-from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
+from manyarms.cli.options import Names, Options, SimulatorName, names_of, parse
+from manyarms.cli.playing import PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.showing import Telling
 from manyarms.serving.config import ServerConfig, ServerCounts
-from manyarms.serving.hosts import names_in
 
 if TYPE_CHECKING:
     from manyarms.serving.server import PolicyServer
@@ -27,9 +26,9 @@ class ServeConfig:
     """What the policy acts in: <simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     policy: str
     """random, expert, mlp, pixel, pi0, openvla_oft, a plug-in, an import string, a checkpoint."""
-    policy_options: Pairs = ()
+    policy_options: Options = field(default_factory=dict)
     """Options of the policy."""
-    tasks: str = ""
+    tasks: Names = ()
     """Tasks, separated by commas; default: the one in the simulator's name."""
     host: str = "127.0.0.1"
     """The address to listen on. There is no authentication: others than this machine's own are for trusted networks."""
@@ -43,11 +42,11 @@ class ServeConfig:
     """Longer messages are refused."""
     python: str | None = None
     """The interpreter the simulator runs in."""
-    options: Pairs = ()
+    options: Options = field(default_factory=dict)
     """Further options of the simulator."""
     trust_code: bool = False
     """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
-    allowed_hosts: str = ""
+    allowed_hosts: Names = ()
     """Further names that clients may call this server by, separated by commas; * is any name."""
     guide: ClassVar[Guide] = Guide(
         examples=(
@@ -92,7 +91,7 @@ def server_for(config: ServeConfig) -> PolicyServer:
         config.max_batch,
         config.batch_wait_ms,
         config.max_message_mb,
-        names_in(config.allowed_hosts),
+        names_of(config.allowed_hosts),
     )
     play = PlayConfig(
         config.simulator,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.reading import is_count, number, read_lines, words
+from manyarms.reporting.reading import document, is_count, number, read_lines, words
 from manyarms.reporting.writing import make_folder, not_written, write_atomically
 from manyarms.rollout import Episode
 
@@ -114,8 +114,19 @@ def by_task(results: Iterable[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
 class ResultFolder:
     """Results on disk while they come in: a file a rank, a line an episode, so that nothing finished is lost."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], *, rank: int = 0, resume: bool = False) -> None:
-        """Open a folder; one that holds results is continued only when asked to, and only with the same config."""
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        rank: int = 0,
+        resume: bool = False,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> None:
+        """Open a folder; one that holds results is continued only when asked to, and only with the same config.
+
+        `read` turns a config that an earlier version wrote into one as it is written now.
+        """
         self.folder, self._rank = folder, rank
         self._path = folder / f"episodes-{rank}.jsonl"
         if self._path.exists() and not resume:
@@ -124,14 +135,15 @@ class ResultFolder:
         make_folder(folder)
         self._config = known = folder / "config.json"
         text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
-        if self._begun and known.exists() and known.read_text() != text:
-            before = json.loads(known.read_text())
-            differs = [name for name in config if before.get(name) != json.loads(text).get(name)]
-            raise ConfigError(
-                f"{folder} was begun with other settings",
-                why=f"these differ: {', '.join(differs)}",
-                do="use the same, or another --out",
-            )
+        if self._begun and known.exists():
+            before, now = read(document(known)), json.loads(text)
+            differs = [name for name in now if before.get(name) != now[name]]
+            if differs:
+                raise ConfigError(
+                    f"{folder} was begun with other settings",
+                    why=f"these differ: {', '.join(differs)}",
+                    do="use the same, or another --out",
+                )
         write_atomically(known, text)
         self._mend()
 

@@ -45,9 +45,4 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def names_in(words: str) -> tuple[str, ...]:
-    """Return names that are separated by commas."""
-    return tuple(name.strip() for name in words.split(",") if name.strip())
-
-
-__all__ = ["Hosts", "is_loopback", "names_in"]
+__all__ = ["Hosts", "is_loopback"]
