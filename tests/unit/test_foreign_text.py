@@ -19,7 +19,7 @@ from manyarms.cli.listing import Listing
 from manyarms.doctor.rows import fault
 from manyarms.errors import ManyarmsError, WorkerDied, printable, several
 from manyarms.reporting import console
-from manyarms.reporting.board import TrainingBoard
+from manyarms.reporting.progress import TrainingBoard
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.simulators.base import StepResult
 from standins import Misbehaving

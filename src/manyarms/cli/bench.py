@@ -20,8 +20,8 @@ from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import progress
+from manyarms.reporting.files import make_folder, write_atomically
 from manyarms.reporting.showing import Shown, Table, Telling
-from manyarms.reporting.writing import make_folder, write_atomically
 from manyarms.vector import VectorEnv
 
 #: Random chunks are drawn once and used in turn, so that drawing them is not what is measured.

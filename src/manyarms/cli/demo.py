@@ -29,9 +29,9 @@ from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import progress
+from manyarms.reporting.files import make_folder
 from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.reporting.video import RowVideos
-from manyarms.reporting.writing import make_folder
 from manyarms.simulators.gymnasium import UnknownTask, make_env
 from manyarms.vector import EpisodeId, VectorEnv
 

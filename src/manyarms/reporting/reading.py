@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from manyarms.decoding import parsed
-from manyarms.reporting.writing import write_atomically
+from manyarms.reporting.files import write_atomically
 
 #: Beyond these, sums and squares are no numbers any more, and steps no longer exact in a browser.
 _LARGEST, _LARGEST_COUNT = 1e100, 2**53

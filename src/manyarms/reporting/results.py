@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from manyarms.errors import ConfigError
+from manyarms.reporting.files import make_folder, not_written, write_atomically
 from manyarms.reporting.reading import document, is_count, number, read_lines, words
-from manyarms.reporting.writing import make_folder, not_written, write_atomically
 from manyarms.rollout import Episode
 
 #: Two-sided 95 %.
