@@ -27,7 +27,7 @@ from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
 from manyarms.learning.checkpoint import steps_of
 from manyarms.learning.settings import load
-from manyarms.reporting.reading import read_lines
+from manyarms.reporting.files import read_lines
 from manyarms.reporting.results import wilson
 from manyarms.reporting.runs import read_metrics
 

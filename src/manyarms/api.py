@@ -30,7 +30,7 @@ from manyarms.cli import train as training
 from manyarms.cli import watch as watching
 from manyarms.cli.options import options_of
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
-from manyarms.reporting.console import progress
+from manyarms.reporting.progress import progress
 
 if TYPE_CHECKING:
     from manyarms.learning.loop import TrainResult

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.evaluation import held_out, tasks_of
+from manyarms.reporting.results import held_out, tasks_of
 from manyarms.simulators.base import Spec
 from manyarms.simulators.registry import split_id
 from manyarms.vector import EpisodeId, SimulatorConfig, VectorConfig, VectorEnv, make_vec
 from manyarms.vector.config import name_of
 
 if TYPE_CHECKING:
-    from manyarms.reporting.filming import EpisodeVideos
+    from manyarms.reporting.video import EpisodeVideos
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class EnvConfig:
 
     def videos(self, spec: Spec, folder: Path, below: str = "") -> EpisodeVideos | None:
         """Return what makes videos of episodes, in `folder` or where the settings say; None where none are wanted."""
-        from manyarms.reporting.filming import EpisodeVideos
+        from manyarms.reporting.video import EpisodeVideos
 
         wanted = self.video_cfg
         if not wanted.save_video:

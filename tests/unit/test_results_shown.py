@@ -26,8 +26,8 @@ from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
 from manyarms.reporting import console
 from manyarms.reporting.charts import PERCENT, Bar, Bars, Curve, Lines, Plot
+from manyarms.reporting.console import Shown, Table
 from manyarms.reporting.results import EpisodeResult, wilson
-from manyarms.reporting.showing import Shown, Table
 from manyarms.reporting.video import Video
 
 HOSTILE = "<script>alert('x')</script> & \"quotes\""

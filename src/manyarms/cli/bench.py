@@ -19,9 +19,9 @@ from manyarms.cli.options import Options, SimulatorName, options_of, parse
 from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Bar, Bars, Plot
-from manyarms.reporting.console import progress
+from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.reporting.files import make_folder, write_atomically
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.progress import progress
 from manyarms.vector import VectorEnv
 
 #: Random chunks are drawn once and used in turn, so that drawing them is not what is measured.

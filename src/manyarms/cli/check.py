@@ -12,8 +12,7 @@ import tyro
 from manyarms.cli.help import Guide
 from manyarms.cli.options import Options, SimulatorName, options_of, parse
 from manyarms.errors import ManyarmsError
-from manyarms.reporting.console import say
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling, say
 from manyarms.simulators.base import Spec
 from manyarms.testing import CHECKS, Subject
 

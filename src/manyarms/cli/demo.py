@@ -28,9 +28,9 @@ from manyarms.cli.options import parse
 from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.charts import Bar, Bars, Plot
-from manyarms.reporting.console import progress
+from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.reporting.files import make_folder
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.progress import progress
 from manyarms.reporting.video import RowVideos
 from manyarms.simulators.gymnasium import UnknownTask, make_env
 from manyarms.vector import EpisodeId, VectorEnv

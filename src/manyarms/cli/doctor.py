@@ -17,8 +17,7 @@ from manyarms.doctor import simulators
 from manyarms.doctor.examination import Check, Examination
 from manyarms.doctor.rows import ABSENT, FAULT, OK, Row
 from manyarms.errors import ConfigError, printable
-from manyarms.reporting.console import console_of, say
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling, console_of, say
 from manyarms.vector.config import find_interpreter
 
 

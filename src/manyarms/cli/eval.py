@@ -15,11 +15,10 @@ from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.environments import EnvConfig, VideoSettings
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Bar, Bars, Plot
-from manyarms.reporting.console import Scoreboard, say
-from manyarms.reporting.evaluation import results_of
+from manyarms.reporting.console import Shown, Table, Telling, say
 from manyarms.reporting.live import forget_earlier
-from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.progress import Scoreboard
+from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, results_of, summarise
 from manyarms.reporting.video import Video
 from manyarms.simulators.registry import fact
 

@@ -19,7 +19,7 @@ from manyarms.doctor.simulators import check_names
 from manyarms.doctor.stacks import stack_of
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies import registry as policies
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.simulators import registry as simulators
 
 Kind = Literal["simulators", "tasks", "policies", "algorithms", "configs"]

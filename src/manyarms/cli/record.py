@@ -11,7 +11,8 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import Scoreboard, say
+from manyarms.reporting.console import say
+from manyarms.reporting.progress import Scoreboard
 from manyarms.reporting.recording import Recorder, Recording
 from manyarms.rollout import Runner
 from manyarms.vector import EpisodeId

@@ -15,9 +15,9 @@ from manyarms.cli.options import parse
 from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
-from manyarms.reporting.console import progress
+from manyarms.reporting.console import Shown, Telling
+from manyarms.reporting.progress import progress
 from manyarms.reporting.recording import RecordedEpisode, Recording
-from manyarms.reporting.showing import Shown, Telling
 from manyarms.rollout import Episode, Runner, RunnerConfig, Steps
 from manyarms.vector import EpisodeId
 

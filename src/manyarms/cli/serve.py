@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
 from manyarms.cli.options import Names, Options, SimulatorName, names_of, parse
 from manyarms.cli.playing import PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.showing import Telling
+from manyarms.reporting.console import Background, Telling
 from manyarms.serving.config import ServerConfig, ServerCounts
 
 if TYPE_CHECKING:

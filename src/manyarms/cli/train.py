@@ -12,8 +12,7 @@ import tyro
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import say
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling, say
 
 if TYPE_CHECKING:
     from manyarms.learning.config import TrainConfig

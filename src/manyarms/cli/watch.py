@@ -14,11 +14,10 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
 from manyarms.cli.options import Names, names_of, parse
 from manyarms.errors import ConfigError
-from manyarms.reporting.showing import Telling
+from manyarms.reporting.console import Background, Telling
 from manyarms.reporting.site import Watcher
 
 

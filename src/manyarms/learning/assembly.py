@@ -18,7 +18,7 @@ from manyarms.learning.trainer import Trainer, TrainerConfig
 from manyarms.policies.checking import check_before_training
 from manyarms.policies.registry import accepts, find_policy, make_trainable
 from manyarms.policies.trainable import Batched, TrainablePolicy
-from manyarms.reporting.evaluation import tasks_of
+from manyarms.reporting.results import tasks_of
 from manyarms.rollout import RewardHook, Runner, RunnerConfig
 from manyarms.simulators.base import Spec
 from manyarms.vector import VectorEnv

@@ -11,8 +11,7 @@ from manyarms.learning.config import TrainConfig
 from manyarms.learning.course import Course
 from manyarms.learning.ranks import Ranks
 from manyarms.policies.trainable import Batched
-from manyarms.reporting.evaluation import results_of
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.results import EpisodeResult, results_of
 from manyarms.vector import VectorEnv
 
 

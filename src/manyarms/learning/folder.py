@@ -21,8 +21,7 @@ from manyarms.learning.config import TrainConfig
 from manyarms.learning.digests import steps_of
 from manyarms.learning.settings import Settings
 from manyarms.learning.variables import shown
-from manyarms.reporting.files import make_folder, not_written, write_atomically
-from manyarms.reporting.reading import drop_after, read_lines
+from manyarms.reporting.files import drop_after, make_folder, not_written, read_lines, write_atomically
 from manyarms.reporting.results import EpisodeResult, by_task
 from manyarms.reporting.runs import (
     EVALUATIONS_FILE,

@@ -21,9 +21,8 @@ from manyarms.learning.settings import Settings
 from manyarms.learning.trainer import Trainer
 from manyarms.learning.warm_start import first_weights
 from manyarms.policies.trainable import TrainablePolicy
-from manyarms.reporting.evaluation import tasks_of
 from manyarms.reporting.live import forget_earlier
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.results import EpisodeResult, tasks_of
 
 
 def train(settings: Settings, *, resume: bool = False) -> TrainResult:

@@ -18,8 +18,8 @@ from manyarms.learning.demonstrations import Demonstrations, demonstrations, rec
 from manyarms.policies.base import ActionChunk, Observations, Policy, needs_of
 from manyarms.policies.registry import find_policy, make_policy
 from manyarms.policies.trainable import TrainablePolicy
-from manyarms.reporting.evaluation import held_out, tasks_of
 from manyarms.reporting.recording import Recording
+from manyarms.reporting.results import held_out, tasks_of
 from manyarms.rollout import Runner, RunnerConfig
 
 

@@ -23,8 +23,7 @@ from manyarms.placement.faults import Whereabouts, whereabouts
 from manyarms.placement.offload import Room
 from manyarms.placement.seats import Seat
 from manyarms.placement.weights import Broadcast, Held, Weights, pack
-from manyarms.reporting.evaluation import tasks_of
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.results import EpisodeResult, tasks_of
 from manyarms.rollout import Episode
 from manyarms.simulators.base import Spec
 from manyarms.vector import EpisodeId

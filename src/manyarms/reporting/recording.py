@@ -24,8 +24,8 @@ from manyarms.decoding import read_object
 from manyarms.errors import ConfigError
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve, Lines, Plot
+from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.reporting.files import make_folder, not_written, whole, write_atomically
-from manyarms.reporting.showing import Shown, Table, Telling
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Spec, SpecError
 from manyarms.vector import EpisodeId

@@ -1,10 +1,11 @@
-"""Results of evaluations: one line an episode on disk, success with its uncertainty, one number first."""
+"""Evaluations, by command and inside training alike: episodes played, success with its uncertainty, lines on disk."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +13,19 @@ from types import TracebackType
 from typing import Any
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.files import make_folder, not_written, write_atomically
-from manyarms.reporting.reading import document, is_count, number, read_lines, words
-from manyarms.rollout import Episode
+from manyarms.policies.base import Policy
+from manyarms.reporting.files import (
+    document,
+    is_count,
+    make_folder,
+    not_written,
+    number,
+    read_lines,
+    words,
+    write_atomically,
+)
+from manyarms.rollout import Episode, Runner, RunnerConfig, Sink, starts
+from manyarms.vector import EpisodeId, VectorEnv
 
 #: Two-sided 95 %.
 _Z = 1.959963984540054
@@ -109,6 +120,37 @@ def by_task(results: Iterable[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
     for result in sorted(results, key=lambda result: result.position):
         groups.setdefault(result.task or "", []).append(result)
     return groups
+
+
+# -- playing ----------------------------------------------------------------------------------------------------------
+
+
+def held_out(tasks: Sequence[str | None], episodes: int, seed: int, init_states: int | None = None) -> list[EpisodeId]:
+    """Return so many episodes a task, tasks in turn, so that an evaluation cut short knows something of each."""
+    return list(itertools.islice(starts(tasks, seed, init_states=init_states), episodes * len(tasks)))
+
+
+def tasks_of(envs: VectorEnv) -> list[str | None]:
+    """Return the tasks that rows can play; [None] where the simulator has only itself."""
+    return list(dict.fromkeys(name for row in envs.row_tasks for name in row)) or [None]
+
+
+def results_of(
+    envs: VectorEnv,
+    policy: Policy,
+    episodes: Sequence[tuple[int, EpisodeId]],
+    config: RunnerConfig,
+    sinks: Sequence[Sink] = (),
+) -> Iterator[EpisodeResult]:
+    """Play episodes, each with its position among all; yield what came of them, in their order."""
+    if not episodes:
+        return
+    runner = Runner(envs, policy, config, sinks=sinks)
+    for (position, _), episode in zip(episodes, runner.play([episode for _, episode in episodes]), strict=True):
+        yield EpisodeResult.of(position, episode)
+
+
+# -- on disk ----------------------------------------------------------------------------------------------------------
 
 
 class ResultFolder:

@@ -13,8 +13,8 @@ from typing import Any
 
 from manyarms.reporting.charts import PERCENT, Scale, interval_bar, legend, line_chart, percent, share_bar, small_chart
 from manyarms.reporting.charts import number as in_words
+from manyarms.reporting.files import content, is_count, number
 from manyarms.reporting.following import SMALL, LiveFiles, Metrics, Pulse, Tail
-from manyarms.reporting.reading import content, is_count, number
 from manyarms.reporting.report import between, stage_colours, stage_legend, success_curves
 from manyarms.reporting.results import EpisodeResult, by_task, wilson
 from manyarms.reporting.runs import (
