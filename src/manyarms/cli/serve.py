@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import Names, Options, SimulatorName, names_of, parse
@@ -55,6 +55,9 @@ class ServeConfig:
         ),
     )
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed_hosts", names_of(self.allowed_hosts))
+
 
 class Serving(Background["PolicyServer"]):
     """A policy that a thread of this process serves, until it is closed."""
@@ -84,27 +87,16 @@ def server_for(config: ServeConfig) -> PolicyServer:
         from manyarms.serving.server import PolicyServer
     except ImportError as error:
         raise ConfigError(f"serving needs {error.name}", do="pip install 'manyarms[serve]'") from error
-    where = ServerConfig(
-        config.host,
-        config.port,
-        config.max_batch,
-        config.batch_wait_ms,
-        config.max_message_mb,
-        names_of(config.allowed_hosts),
-    )
-    play = PlayConfig(
-        config.simulator,
-        tasks=config.tasks,
-        policy=config.policy,
-        policy_options=config.policy_options,
-        num_envs=1,
-        python=config.python,
-        options=config.options,
-        trust_code=config.trust_code,
-    )
+    play = PlayConfig(num_envs=1, **_shared(config, PlayConfig))
     with opened(play, play.environments()) as envs:  # only to learn what is seen and done there
         spec, policy = envs.simulator_spec, policy_for(play, envs)
-    return PolicyServer(policy, spec, where)
+    return PolicyServer(policy, spec, ServerConfig(**_shared(config, ServerConfig)))
+
+
+def _shared(config: ServeConfig, kind: type) -> dict[str, Any]:
+    """Return the settings that a config of another kind has too."""
+    names = {each.name for each in fields(kind)}
+    return {each.name: getattr(config, each.name) for each in fields(config) if each.name in names}
 
 
 def _begun(policy: str, url: str) -> str:
