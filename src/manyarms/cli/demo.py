@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import math
 import os
-import signal
 import sys
 import time
-import warnings
 import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,6 +26,7 @@ from manyarms.reporting.charts import Bar, Bars, Plot
 from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.reporting.files import make_folder
 from manyarms.reporting.progress import progress
+from manyarms.reporting.speed import gymnasium_speed
 from manyarms.reporting.video import RowVideos
 from manyarms.simulators.gymnasium import UnknownTask, make_env
 from manyarms.vector import EpisodeId, VectorEnv
@@ -167,7 +163,7 @@ def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
 
 def measure(config: DemoConfig) -> dict[str, float]:
     """Return env-steps per second by way of stepping."""
-    speeds = {"gymnasium AsyncVectorEnv": _gymnasium_speed(config)}
+    speeds = {"gymnasium AsyncVectorEnv": gymnasium_speed(config.task, config.num_envs, config.seconds)}
     for label, chunk, rows in (
         ("manyarms step", 1, 1),
         ("manyarms step, two processes", 1, -(-config.num_envs // 2)),
@@ -178,40 +174,6 @@ def measure(config: DemoConfig) -> dict[str, float]:
         settings = {"num_envs": config.num_envs, "action_chunk": chunk, "rows_per_worker": rows, "copy": False}
         speeds[label] = bench(BenchConfig(f"gym/{config.task}", steps=steps, **settings)).env_steps_per_second
     return speeds
-
-
-def _gymnasium_speed(config: DemoConfig) -> float:
-    with _deaf_children():
-        envs = gymnasium.vector.AsyncVectorEnv(
-            [functools.partial(make_env, config.task, {})] * config.num_envs, copy=False, context="spawn"
-        )
-    try:
-        envs.action_space.seed(0)
-        actions = [envs.action_space.sample() for _ in range(8)]
-        envs.reset(seed=0)
-        for action in actions:
-            envs.step(action)
-        began = time.perf_counter()
-        calls = 0
-        while time.perf_counter() - began < config.seconds:
-            envs.step(actions[calls % len(actions)])
-            calls += 1
-        return calls * config.num_envs / (time.perf_counter() - began)
-    finally:
-        # After Ctrl-C in the midst of a step, Gymnasium would warn, then wait for an answer that it has had already.
-        with warnings.catch_warnings(action="ignore"):
-            envs.close(terminate=True)
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Have processes that are started here never hear of Ctrl-C, which is ours to handle; it waits until they run."""
-    resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:

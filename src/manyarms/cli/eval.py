@@ -14,12 +14,10 @@ from manyarms.cli.options import parse
 from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.environments import EnvConfig, VideoSettings
 from manyarms.errors import ConfigError
-from manyarms.reporting.charts import Bar, Bars, Plot
-from manyarms.reporting.console import Shown, Table, Telling, say
+from manyarms.reporting.console import say
 from manyarms.reporting.live import forget_earlier
 from manyarms.reporting.progress import Scoreboard
-from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, results_of, summarise
-from manyarms.reporting.video import Video
+from manyarms.reporting.results import EvalResult, ResultFolder, results_of
 from manyarms.simulators.registry import fact
 
 _FILMING = ("videos", "video_camera", "video_stride", "fps", "info_on_video")
@@ -86,58 +84,6 @@ class EvalConfig(PlayConfig):
         )
         options = {**fact(self.simulator, "evaluation_options", {}), **options}
         return replace(super().environments(**options), video_cfg=videos)
-
-
-@dataclass(frozen=True, repr=False)
-class EvalResult(Shown):
-    """What came out."""
-
-    results: list[EpisodeResult]
-    complete: bool
-    """Whether every episode of every rank is in."""
-    folder: Path
-    videos: list[Path]
-    title: str = ""
-    """Which policy did what."""
-
-    def told(self) -> Telling:
-        overall = summarise(self.results)
-        counted = f"{overall.successes} of {overall.episodes} episodes, {overall.between}"
-        rows = []
-        for task, found in self._tasks():
-            low, high = found.interval
-            rows.append(
-                (
-                    task,
-                    f"{found.successes} / {found.episodes}",
-                    f"{100 * found.success:.1f} %",
-                    f"{100 * low:.1f} – {100 * high:.1f} %",
-                    f"{found.mean_length:.1f}",
-                )
-            )
-        header = ("task", "solved", "success", "95 % interval", "mean steps")
-        films = f", {len(self.videos)} video{'s' * (len(self.videos) > 1)}" if self.videos else ""
-        notes = [f"results: {self.folder}{films}"]
-        if not self.complete:
-            notes.insert(0, "other ranks are still at work; the last one to finish writes results.json")
-        return Telling(f"{100 * overall.success:.1f} % success ({counted})", [Table(rows, header, self.title)], notes)
-
-    def _tasks(self) -> list[tuple[str, TaskSummary]]:
-        return [(task or "all episodes", summarise(group)) for task, group in by_task(self.results).items()]
-
-    def plot(self) -> Plot:
-        """Draw every task's success with its interval."""
-        bars = [
-            Bar(task, found.success, f"{found.successes} / {found.episodes}", found.interval)
-            for task, found in self._tasks()
-        ]
-        return Plot(self.told().headline, [Bars("success, with its 95 % interval", bars, rates=True)])
-
-    def video(self, number: int = 0) -> Video:
-        """Return one of the videos, to be seen in a notebook; failures come first."""
-        if not self.videos:
-            raise ConfigError("there are no videos", do="evaluate with videos=1")
-        return Video(self.videos[number])
 
 
 def run(config: EvalConfig) -> EvalResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,9 +13,8 @@ from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import say
 from manyarms.reporting.progress import Scoreboard
-from manyarms.reporting.recording import Recorder, Recording
+from manyarms.reporting.recording import Recorder, Recording, recorded_already
 from manyarms.rollout import Runner
-from manyarms.vector import EpisodeId
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def run(config: RecordConfig) -> Recording:
     with opened(config, env) as envs:
         episodes = env.held_out(envs)
         source = {"simulator": config.simulator, "options": _simulator_options(config), "python": config.python}
-        done = _recorded(config.out, source, episodes)
+        done = recorded_already(config.out, source, episodes)
         recorder = Recorder(config.out, envs.simulator_spec, source, episodes)
         missing = [episode for i, episode in enumerate(episodes) if i not in done]
         runner = Runner(envs, policy_for(config, envs), config.runner(keep=(), steps_per_call=1), sinks=[recorder])
@@ -80,24 +79,6 @@ def run(config: RecordConfig) -> Recording:
 
         write_dataset(config.lerobot, recording, only_success=config.only_success)
     return recording
-
-
-def _recorded(folder: Path, source: Mapping[str, object], episodes: Sequence[EpisodeId]) -> set[int]:
-    """Return which episodes a recording to be continued has; those of another recording are not mixed with it."""
-    if not (folder / "recording.json").exists():
-        return set()
-    recording = Recording(folder)
-    wanted = {position: episode.key for position, episode in enumerate(episodes)}
-    differs = [name for name in ("simulator", "options") if recording.head.get(name) != source[name]]
-    if not differs and any(wanted.get(o.position, o.id.key) != o.id.key for o in recording.outcomes()):
-        differs = ["tasks or seeds"]
-    if differs:
-        raise ConfigError(
-            f"{folder} was begun with other settings",
-            why=f"these differ: {', '.join(differs)}",
-            do="use the same, or another --out",
-        )
-    return set(recording.positions)
 
 
 def _simulator_options(config: RecordConfig) -> dict[str, object]:

@@ -10,10 +10,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyarms.errors import ConfigError
 from manyarms.policies.base import Policy
+from manyarms.reporting.charts import Bar, Bars, Plot
+from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.reporting.files import (
     document,
     is_count,
@@ -26,6 +28,9 @@ from manyarms.reporting.files import (
 )
 from manyarms.rollout import Episode, Runner, RunnerConfig, Sink, starts
 from manyarms.vector import EpisodeId, VectorEnv
+
+if TYPE_CHECKING:
+    from manyarms.reporting.video import Video
 
 #: Two-sided 95 %.
 _Z = 1.959963984540054
@@ -120,6 +125,60 @@ def by_task(results: Iterable[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
     for result in sorted(results, key=lambda result: result.position):
         groups.setdefault(result.task or "", []).append(result)
     return groups
+
+
+@dataclass(frozen=True, repr=False)
+class EvalResult(Shown):
+    """What came out."""
+
+    results: list[EpisodeResult]
+    complete: bool
+    """Whether every episode of every rank is in."""
+    folder: Path
+    videos: list[Path]
+    title: str = ""
+    """Which policy did what."""
+
+    def told(self) -> Telling:
+        overall = summarise(self.results)
+        counted = f"{overall.successes} of {overall.episodes} episodes, {overall.between}"
+        rows = []
+        for task, found in self._tasks():
+            low, high = found.interval
+            rows.append(
+                (
+                    task,
+                    f"{found.successes} / {found.episodes}",
+                    f"{100 * found.success:.1f} %",
+                    f"{100 * low:.1f} – {100 * high:.1f} %",
+                    f"{found.mean_length:.1f}",
+                )
+            )
+        header = ("task", "solved", "success", "95 % interval", "mean steps")
+        films = f", {len(self.videos)} video{'s' * (len(self.videos) > 1)}" if self.videos else ""
+        notes = [f"results: {self.folder}{films}"]
+        if not self.complete:
+            notes.insert(0, "other ranks are still at work; the last one to finish writes results.json")
+        return Telling(f"{100 * overall.success:.1f} % success ({counted})", [Table(rows, header, self.title)], notes)
+
+    def _tasks(self) -> list[tuple[str, TaskSummary]]:
+        return [(task or "all episodes", summarise(group)) for task, group in by_task(self.results).items()]
+
+    def plot(self) -> Plot:
+        """Draw every task's success with its interval."""
+        bars = [
+            Bar(task, found.success, f"{found.successes} / {found.episodes}", found.interval)
+            for task, found in self._tasks()
+        ]
+        return Plot(self.told().headline, [Bars("success, with its 95 % interval", bars, rates=True)])
+
+    def video(self, number: int = 0) -> Video:
+        """Return one of the videos, to be seen in a notebook; failures come first."""
+        if not self.videos:
+            raise ConfigError("there are no videos", do="evaluate with videos=1")
+        from manyarms.reporting.video import Video
+
+        return Video(self.videos[number])
 
 
 # -- playing ----------------------------------------------------------------------------------------------------------
