@@ -27,7 +27,7 @@ from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.reporting.files import make_folder
 from manyarms.reporting.progress import progress
 from manyarms.reporting.speed import gymnasium_speed
-from manyarms.reporting.video import RowVideos
+from manyarms.reporting.video import VideoWriter, tiled
 from manyarms.simulators.gymnasium import UnknownTask, make_env
 from manyarms.vector import EpisodeId, VectorEnv
 
@@ -180,8 +180,7 @@ def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
     """Have the experts of nine tasks at work side by side, and film them in a grid."""
     from manyarms.simulators.tabletop.task import discover
 
-    rows = range(len(_TASKS))
-    videos = RowVideos(config.out, rows, grid=True, name="many-arms")
+    path = config.out / "many-arms-grid.mp4"
     solved = attempted = 0
     cameras = [discover()[task].view for task in _TASKS]
     options = {"image_size": (224, 224), "arm_mode": "delta_ee", "expert": True}
@@ -190,13 +189,13 @@ def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
         for task, camera in zip(_TASKS, cameras, strict=True)
     ]
     env = EnvConfig(tuple(simulators), options)
-    with env.open(len(_TASKS)) as envs, progress("filming", config.steps) as advance:
-        _begin(envs, list(rows), attempted)
+    with env.open(len(_TASKS)) as envs, progress("filming", config.steps) as advance, VideoWriter(path) as video:
+        _begin(envs, range(len(_TASKS)), attempted)
         attempted += len(_TASKS)
         ready = envs.recv(min_rows=len(_TASKS))
         for _ in range(config.steps):
-            seen = enumerate(ready.rows.tolist())
-            videos.add({row: ready.observations[f"{cameras[row]}_rgb"][i] for i, row in seen})
+            seen = {row: ready.observations[f"{cameras[row]}_rgb"][i] for i, row in enumerate(ready.rows.tolist())}
+            video.add(tiled([seen[row] for row in sorted(seen)]))
             ended = ready.rows[ready.ended].tolist()
             solved += int(ready.success.sum())
             going = ~ready.ended
@@ -207,8 +206,7 @@ def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
                 attempted += len(ended)
             ready = envs.recv(min_rows=len(_TASKS))
             advance(1, f"{solved} solved")
-    videos.close()
-    return DemoResult(config, speeds, solved, attempted, videos.paths[0])
+    return DemoResult(config, speeds, solved, attempted, path)
 
 
 def _begin(envs: VectorEnv, rows: Sequence[int], first_seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Videos of rows and of episodes, encoded on the side, playable even when cut short."""
+"""Videos, encoded on the side and playable even when cut short; of episodes, failures kept before successes."""
 
 from __future__ import annotations
 
@@ -109,62 +109,6 @@ class VideoWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class RowVideos:
-    """Films rows: each into its own file, or all into one grid."""
-
-    def __init__(
-        self,
-        directory: str | Path,
-        rows: Sequence[int] = (0,),
-        *,
-        grid: bool = False,
-        fps: int = 20,
-        video_stride: int = 1,
-        info_on_video: bool = False,
-        name: str = "row",
-    ) -> None:
-        """Film `rows` at every `video_stride`-th frame; `info_on_video` writes a line under each picture."""
-        if video_stride < 1:
-            raise ConfigError(f"video_stride is {video_stride}; it must be at least 1")
-        self.rows = list(rows)
-        self._stride = video_stride
-        self._captions = info_on_video
-        self._seen = dict.fromkeys(self.rows, 0)
-        self._latest: dict[int, np.ndarray] = {}
-        files = [f"{name}-grid"] if grid else [f"{name}-{row}" for row in self.rows]
-        self._writers = [VideoWriter(Path(directory) / f"{file}.mp4", fps) for file in files]
-        self._grid = grid
-        if info_on_video:
-            _font()  # says now what is missing
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files that are written."""
-        return [writer.path for writer in self._writers]
-
-    def add(self, frames: Mapping[int, np.ndarray], captions: Mapping[int, str] | None = None) -> None:
-        """Add one frame of each of some rows; rows of a grid that bring none show their last."""
-        for row, frame in frames.items():
-            if row not in self._seen:
-                continue
-            self._seen[row] += 1
-            if (self._seen[row] - 1) % self._stride:
-                continue
-            picture = with_caption(frame, (captions or {}).get(row, "")) if self._captions else frame
-            if self._grid:
-                self._latest[row] = picture.copy()
-            else:
-                self._writers[self.rows.index(row)].add(picture)
-        if self._grid and self._latest and (max(self._seen.values()) - 1) % self._stride == 0:
-            blank = np.zeros_like(next(iter(self._latest.values())))
-            self._writers[0].add(tiled([self._latest.get(row, blank) for row in self.rows]))
-
-    def close(self) -> None:
-        """Finish all files."""
-        for writer in self._writers:
-            writer.close()
 
 
 # -- episodes ---------------------------------------------------------------------------------------------------------
