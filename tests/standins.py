@@ -804,6 +804,27 @@ def right_of_the_middle(scene):  # type: ignore[no-untyped-def]
     return 100.0 * (scene.fields["position"][:, 0] > 0.0)
 
 
+#: Update and kind of the videos that `VideoTracker` was given last.
+VIDEOS = set()  # type: set[tuple[int, str]]
+
+
+class VideoTracker:
+    """Shows nothing, but notes which videos it is given."""
+
+    def __init__(self, run):  # type: ignore[no-untyped-def]
+        VIDEOS.clear()
+
+    def log(self, metrics, step):  # type: ignore[no-untyped-def]
+        pass
+
+    def video(self, name, path, step):  # type: ignore[no-untyped-def]
+        assert path.is_file()
+        VIDEOS.add((step, name.partition("/")[0]))
+
+    def close(self, failed):  # type: ignore[no-untyped-def]
+        pass
+
+
 #: What rows were told to do, as `note_texts` has seen it.
 TEXTS = []  # type: list[str]
 

@@ -328,7 +328,8 @@ def test_films_of_training_and_of_evaluation(tmp_path: Path) -> None:
         *("env.train.options.cameras=[front]", "env.train.video_cfg.save_video=true", "env.train.video_cfg.videos=1"),
         *("env.eval.video_cfg.save_video=true", "env.eval.video_cfg.info_on_video=true", "runner.max_steps=2"),
     ]
-    found = run(tmp_path, *words)
+    found = run(tmp_path, *words, "runner.logger.logger_backends=[standins:VideoTracker]")
+    assert standins.VIDEOS == {(0, "eval"), (1, "train"), (2, "eval"), (2, "train")}, "trackers are given them"
     films = sorted(path.relative_to(found.folder).as_posix() for path in found.folder.glob("video/**/*.mp4"))
     assert {film.rsplit("/", 1)[0] for film in films} == {
         *("video/train/global_step_1", "video/train/global_step_2"),
