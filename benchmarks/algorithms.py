@@ -26,7 +26,7 @@ from typing import Any
 import tyro
 
 from manyarms.reporting.charts import GREY, PERCENT, Curve, Lines, Plot
-from manyarms.reporting.reading import read_lines
+from manyarms.reporting.files import read_lines
 from manyarms.reporting.results import wilson
 from manyarms.reporting.runs import read_metrics
 

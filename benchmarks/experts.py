@@ -42,12 +42,12 @@ def evaluated(config: ExpertBenchmark, mode: str) -> dict[str, TaskSummary]:
         found = evaluation.run(
             EvalConfig(
                 "tabletop",
-                tasks=",".join(config.tasks or discover()),
+                tasks=tuple(config.tasks or discover()),
                 policy="expert",
                 episodes=config.episodes,
                 num_envs=config.num_envs,
                 out=Path(folder),
-                options=(f"arm_mode={mode}", "cameras=[]"),
+                options={"arm_mode": mode, "cameras": []},
             )
         )
     return {task: summarise(results) for task, results in by_task(found.results).items()}

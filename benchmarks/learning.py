@@ -27,7 +27,7 @@ from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
 from manyarms.learning.checkpoint import steps_of
 from manyarms.learning.settings import load
-from manyarms.reporting.reading import read_lines
+from manyarms.reporting.files import read_lines
 from manyarms.reporting.results import wilson
 from manyarms.reporting.runs import read_metrics
 
@@ -92,16 +92,15 @@ def fresh(folder: Path, episodes: int) -> dict[str, list[int]]:
     checkpoints = steps_of(folder / "checkpoints")
     for when, checkpoint in (("first", checkpoints[0]), ("last", checkpoints[-1])):
         with tempfile.TemporaryDirectory() as out:
-            assert env.simulator is not None
             results = evaluation.run(
                 EvalConfig(
-                    env.simulator,
-                    tasks=",".join(env.tasks),
+                    env.simulators[0].simulator,
+                    tasks=env.tasks,
                     policy=str(checkpoint),
                     episodes=max(1, episodes // max(1, len(env.tasks))),
                     seed=_FRESH,
-                    num_envs=env.total_num_envs or 1,
-                    rows_per_worker=env.rows_per_worker or 1,
+                    num_envs=env.total_num_envs,
+                    rows_per_worker=env.rows_per_worker,
                     out=Path(out) / "eval",
                 )
             ).results

@@ -106,7 +106,7 @@ class Loop:
 
     def __init__(self, settings: Settings, weights: Weights, config: PlacementBenchmark) -> None:
         env = settings.config.train
-        build, arguments = resolve(env.simulator or "")
+        build, arguments = resolve(env.simulators[0].simulator)
         self._simulators = [build(**arguments, **env.options) for _ in range(config.num_envs)]
         self._steps, self._spec = config.steps, self._simulators[0].spec
         recipe = recipe_for(settings.config, Ranks(), config.num_envs)

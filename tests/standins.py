@@ -828,3 +828,34 @@ def keen(spec: Spec) -> Keen:
 def right_of_the_middle(scene):  # type: ignore[no-untyped-def]
     """Reward a walker with 100 for every chunk that leaves it to the right."""
     return 100.0 * (scene.fields["position"][:, 0] > 0.0)
+
+
+#: Update and kind of the videos that `VideoTracker` was given last.
+VIDEOS = set()  # type: set[tuple[int, str]]
+
+
+class VideoTracker:
+    """Shows nothing, but notes which videos it is given."""
+
+    def __init__(self, run):  # type: ignore[no-untyped-def]
+        VIDEOS.clear()
+
+    def log(self, metrics, step):  # type: ignore[no-untyped-def]
+        pass
+
+    def video(self, name, path, step):  # type: ignore[no-untyped-def]
+        assert path.is_file()
+        VIDEOS.add((step, name.partition("/")[0]))
+
+    def close(self, failed):  # type: ignore[no-untyped-def]
+        pass
+
+
+#: What rows were told to do, as `note_texts` has seen it.
+TEXTS = []  # type: list[str]
+
+
+def note_texts(scene):  # type: ignore[no-untyped-def]
+    """Reward nothing, but note what rows were told to do."""
+    TEXTS.extend(scene.texts)
+    return 0.0 * scene.steps

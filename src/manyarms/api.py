@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args, get_type_hints, overload
 
 import numpy as np
 
@@ -28,8 +28,9 @@ from manyarms.cli import replay as replaying
 from manyarms.cli import serve as serving
 from manyarms.cli import train as training
 from manyarms.cli import watch as watching
+from manyarms.cli.options import options_of
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
-from manyarms.reporting.console import progress
+from manyarms.reporting.progress import progress
 
 if TYPE_CHECKING:
     from manyarms.learning.loop import TrainResult
@@ -52,7 +53,12 @@ def _takes(config: Callable[P, Config]) -> Callable[[Callable[[Config], Result]]
             return function(_made(function.__name__, config, args, kwargs))
 
         signature, hints = inspect.signature(config), get_type_hints(config)
-        known = [entry.replace(annotation=hints[name]) for name, entry in signature.parameters.items()]
+        entries = fields(cast("Any", config))
+        made = {each.name: each.default_factory() for each in entries if each.default_factory is not MISSING}
+        known = [
+            entry.replace(annotation=hints[name], default=made.get(name, entry.default))
+            for name, entry in signature.parameters.items()
+        ]
         called.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=known, return_annotation=inspect.signature(function).return_annotation
         )
@@ -76,22 +82,20 @@ def _made(name: str, config: Callable[..., Config], args: Sequence[Any], kwargs:
         why = f"{name} got {twice[0]} twice" if twice else f"{name} needs {' and '.join(missing)}"
         raise ConfigError(why, do=f"help(manyarms.{name}) tells what it takes")
     hints = get_type_hints(config)
-    fitting = {key: _fitting(key, value, hints[key]) for key, value in {**given, **kwargs}.items()}
+    fitting = {key: _fitting(value, hints[key]) for key, value in {**given, **kwargs}.items()}
     for key, value in fitting.items():
         _check_kind(f"{name}: {key}", value, hints[key])
     return config(**fitting)
 
 
-def _fitting(name: str, value: Any, hint: Any) -> Any:
+def _fitting(value: Any, hint: Any) -> Any:
     """Return a value as configs hold it."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, Mapping):
-        return tuple(_words(value))
     if isinstance(value, str) and hint in (Path, Path | None):
         return Path(value)
-    if isinstance(value, list | tuple):
-        return ",".join(value) if hint is str and name == "tasks" else tuple(value)
+    if isinstance(value, list):
+        return tuple(value)
     return str(value) if isinstance(value, Path) and hint in (str, str | None) else value
 
 
@@ -111,24 +115,6 @@ def _is_of(kind: type, value: Any) -> bool:
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     return isinstance(value, kind)
-
-
-def _words(settings: Mapping[str, Any]) -> Iterable[str]:
-    """Yield ``key=value`` words; JSON is YAML, so that they are read back as they were."""
-    for key, value in settings.items():
-        try:
-            yield f"{key}={json.dumps(value, default=_written)}"
-        except TypeError as error:
-            raise ConfigError(f"{key} cannot be {value!r}", why=str(error)) from None
-
-
-def _written(value: Any) -> Any:
-    """Return what JSON has no word for: paths, and numbers of numpy's."""
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no plain value")
 
 
 @_takes(benching.BenchConfig)
@@ -264,8 +250,8 @@ def train(
     >>> manyarms.train("reach_target_ppo", runner={"max_steps": 5}).plot()
     >>> manyarms.train("reach_target_ppo", **{"runner.max_steps": 5, "algorithm.gamma": 0.95})
     """
-    words = (*overrides, *_words(settings))
-    return training.run(training.TrainCommand(str(config), words, dry_run, resume, trust_code))
+    command = training.TrainCommand(str(config), tuple(overrides), dry_run, resume, trust_code)
+    return training.run(command, options_of(settings))
 
 
 @_takes(watching.WatchConfig)

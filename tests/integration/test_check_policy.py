@@ -239,7 +239,7 @@ def test_a_policy_of_two_methods_is_trained_saved_and_evaluated(tmp_path: Path) 
     assert {name: options[name] for name in ("chunk", "critic")} == {"chunk": 3, "critic": "chunk_level"}
     assert "device" not in options, "it does not ask for one"
     found = manyarms.evaluate(
-        "standins:Walker", policy=str(checkpoint), episodes=2, seed=1_000_000, options=("cameras=[]",), trust_code=True
+        "standins:Walker", policy=str(checkpoint), episodes=2, seed=1_000_000, options={"cameras": []}, trust_code=True
     )
     assert [one.total_reward for one in found.results] == [one.total_reward for one in result.evaluations[-1][1]]
 

@@ -210,17 +210,17 @@ def test_a_checkpoint_is_evaluated_on_libero_without_naming_its_fields(policy: s
     if policy == "pi0":
         pi0_folder(folder)
         (folder / "norm_stats.json").write_text(json.dumps(statistics(state=8)))
-        options = ("relative=6", "prompt_length=80")
+        options = {"relative": 6, "prompt_length": 80}
     else:
         golden_with_tokenizer(folder)
-        options = ("unnorm_key=libero_spatial",)
+        options = {"unnorm_key": "libero_spatial"}
     found = evaluation.run(
         evaluation.EvalConfig(
             "libero/libero_object/0",
             policy=policy,
             python=str(interpreters.libero()),
-            policy_options=(f"model_path={folder}", *options),
-            options=("image_size=32",),
+            policy_options={"model_path": str(folder), **options},
+            options={"image_size": 32},
             episodes=1,
             num_envs=1,
             max_episode_steps=8,

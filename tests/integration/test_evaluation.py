@@ -90,6 +90,20 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path: Path) -> None
     assert evaluation.run(walking(tmp_path, "a", episodes=1, num_envs=2, resume=True)).complete, "speed may differ"
 
 
+def test_options_that_an_earlier_version_wrote_as_words_are_the_same_options(tmp_path: Path) -> None:
+    found = evaluation.run(walking(tmp_path, "x"))
+    before, log = results(found.folder), found.folder / "episodes-0.jsonl"
+    config = json.loads((found.folder / "config.json").read_text())
+    config |= {"options": ["goal=0.8", "cameras=[]"], "policy_options": ["chunk=3"]}
+    (found.folder / "config.json").write_text(json.dumps(config))
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]))
+    assert evaluation.run(walking(tmp_path, "x", resume=True)).complete
+    assert results(found.folder) == before
+    (found.folder / "config.json").write_text(json.dumps(config | {"options": ["goal=0.9", "cameras=[]"]}))
+    with pytest.raises(ConfigError, match="these differ: options"):
+        evaluation.run(walking(tmp_path, "x", resume=True))
+
+
 def test_a_misspelt_policy_leaves_no_folder_and_binds_nothing(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean random"):
         evaluation.run(walking(tmp_path, "x", policy="randm"))
@@ -207,7 +221,7 @@ def test_a_recording_plays_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_recording_can_be_played_as_a_policy_in_chunks(tmp_path: Path) -> None:
     recording = recorded(tmp_path)
-    options = (f"recording={tmp_path / 'tape'}", "chunk=3")
+    options = {"recording": str(tmp_path / "tape"), "chunk": 3}
     config = EvalConfig(
         "standins:Walker",
         policy="replay",

@@ -235,7 +235,7 @@ def test_the_scripted_expert_solves_the_suite_and_can_be_recorded(
         episodes=1,
         num_envs=2,
         python=python,
-        options=("cameras=[]",),
+        options={"cameras": []},
         out=tmp_path / "demonstrations",
     )
     recording = run(config)

@@ -362,7 +362,7 @@ def test_every_rollout_process_of_a_placed_run_writes_its_own(tmp_path: Path) ->
 
 def test_evaluation_leaves_what_can_be_watched_and_goes_on_with_or_without(tmp_path: Path) -> None:
     def config(name: str, **changes: Any) -> EvalConfig:
-        options = ("goal=0.8", "cameras=[]")
+        options = {"goal": 0.8, "cameras": []}
         return EvalConfig(
             "standins:Walker", out=tmp_path / name, episodes=3, max_episode_steps=20, options=options, **changes
         )

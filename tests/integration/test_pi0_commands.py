@@ -79,8 +79,13 @@ def test_results_do_not_depend_on_the_number_of_environments(folder: Path, tmp_p
         config = evaluation.EvalConfig(
             "tabletop/push_button",
             policy="pi0",
-            policy_options=(f"model_path={folder}", "state=[joint_positions]", "deterministic=true", "batch_size=2"),
-            options=("image_size=[56,56]", "cameras=[front,wrist]"),
+            policy_options={
+                "model_path": str(folder),
+                "state": ["joint_positions"],
+                "deterministic": True,
+                "batch_size": 2,
+            },
+            options={"image_size": [56, 56], "cameras": ["front", "wrist"]},
             episodes=3,
             num_envs=num_envs,
             max_episode_steps=10,

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import random
 import shutil
 import signal
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
 
+import manyarms
+import standins
 from manyarms import cli
 from manyarms.cli import eval as evaluation
 from manyarms.cli.eval import EvalConfig
@@ -22,7 +29,7 @@ from manyarms.learning.settings import load
 from manyarms.learning.training import TrainResult, train
 from manyarms.reporting.runs import StopReason
 from manyarms.reporting.watched import WatchedRun
-from training import assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
+from training import CONFIG, assert_same_run, curve, ended, in_folder, lines, started, wait_for, weights, written
 
 
 def run(tmp_path: Path, *words: str, name: str = "walk", resume: bool = False) -> TrainResult:
@@ -323,7 +330,8 @@ def test_films_of_training_and_of_evaluation(tmp_path: Path) -> None:
         *("env.train.options.cameras=[front]", "env.train.video_cfg.save_video=true", "env.train.video_cfg.videos=1"),
         *("env.eval.video_cfg.save_video=true", "env.eval.video_cfg.info_on_video=true", "runner.max_steps=2"),
     ]
-    found = run(tmp_path, *words)
+    found = run(tmp_path, *words, "runner.logger.logger_backends=[standins:VideoTracker]")
+    assert {(0, "eval"), (1, "train"), (2, "eval"), (2, "train")} == standins.VIDEOS, "trackers are given them"
     films = sorted(path.relative_to(found.folder).as_posix() for path in found.folder.glob("video/**/*.mp4"))
     assert {film.rsplit("/", 1)[0] for film in films} == {
         *("video/train/global_step_1", "video/train/global_step_2"),
@@ -462,3 +470,53 @@ def test_reward_hooks_of_a_config_add_to_what_is_learnt_from_and_not_to_evaluati
     plain, shaped = (lines(tmp_path / name) for name in ("plain", "shaped"))
     assert shaped[1]["env/return"] > plain[1]["env/return"] + 50.0
     assert shaped[0]["eval/return"] == plain[0]["eval/return"], "others are judged by the simulator's own reward"
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_a_config_may_vary_the_words_that_tasks_are_told_in(varied: bool, tmp_path: Path) -> None:
+    told = str(varied).lower()
+    text = CONFIG.replace("standins:Walker", "tabletop/push_button").replace("goal: 1.2", "arm_mode: delta_ee")
+    words = ["actor.model.options.fields=[gripper_pose]", "env.train.max_episode_steps=4", "runner.max_steps=1"]
+    words += [f"env.train.vary_descriptions={told}", f"env.eval.vary_descriptions={told}", *in_folder(tmp_path)]
+    standins.TEXTS.clear()
+    found = train(load(written(tmp_path, text), [*words, "env.train.rewards=[standins:note_texts]"]))
+    evaluated = [result.text for _, results in found.evaluations for result in results]
+    for texts in (standins.TEXTS, evaluated):
+        assert texts
+        assert all(text.startswith("push the ") for text in texts) is not varied, "the first that the task has"
+
+
+def process_state() -> dict[str, Any]:
+    """Return what a library may change for everybody in its process."""
+    return {
+        "threads": torch.get_num_threads(),
+        "torch's generator": torch.get_rng_state().tolist(),
+        "numpy's generator": str(np.random.get_state()),
+        "random's generator": random.getstate(),
+        "gradients": torch.is_grad_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "precision": torch.get_float32_matmul_precision(),
+        "variables": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "warnings": list(warnings.filters),
+    }
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["to the end", "to an error"])
+def test_training_leaves_the_process_of_its_caller_as_it_was(fails: bool, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    words = [*in_folder(tmp_path), "runner.max_steps=1", "algorithm.kl_beta=0.1"]
+    words += ["actor.model.options.hiden=3"] if fails else []
+    torch.set_num_threads(3)
+    try:
+        before = process_state()
+        if fails:
+            with pytest.raises(ConfigError, match="hidden"):
+                manyarms.train(written(tmp_path), overrides=words)
+        else:
+            manyarms.train(written(tmp_path), overrides=words)
+        assert process_state() == before
+    finally:
+        torch.set_num_threads(threads)

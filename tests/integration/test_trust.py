@@ -190,7 +190,7 @@ def test_a_folder_beside_the_user_does_not_take_the_place_of_a_policy_of_ours(
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     """Return a recording of one short episode."""
-    options = ("arm_mode=delta_ee", "cameras=[]")
+    options: dict[str, Any] = {"arm_mode": "delta_ee", "cameras": []}
     manyarms.record("tabletop/reach_target", policy="random", episodes=1, max_episode_steps=3, options=options)
     return Path("recording").resolve()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.video import RowVideos, VideoWriter, tiled, with_caption
+from manyarms.reporting.video import VideoWriter, tiled, with_caption
 
 
 def frames_of(path: Path) -> list[np.ndarray]:
@@ -57,26 +57,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert len(frames_of(tmp_path / "a.mp4")) >= 40
 
 
-def test_the_first_row_is_filmed_by_default_and_every_nth_frame_on_request(tmp_path: Path) -> None:
-    videos = RowVideos(tmp_path, video_stride=3)
-    for i in range(10):
-        videos.add({0: grey(20 * i), 1: grey(0)})
-    videos.close()
-    assert [path.name for path in videos.paths] == ["row-0.mp4"]
-    assert [round(float(frame.mean()) / 20) for frame in frames_of(videos.paths[0])] == [0, 3, 6, 9]
-
-
-def test_a_grid_shows_all_rows_and_keeps_the_last_of_those_that_bring_nothing(tmp_path: Path) -> None:
-    videos = RowVideos(tmp_path, range(3), grid=True)
-    videos.add({0: grey(50), 1: grey(100), 2: grey(150)})
-    videos.add({0: grey(200)})
-    videos.close()
-    first, second = frames_of(videos.paths[0])
-    assert first.shape == (66, 98, 3)
-    assert abs(float(second[:32, :48].mean()) - 200) < 4
-    assert abs(float(second[:32, 52:].mean()) - 100) < 4
-
-
 def test_captions_are_drawn_under_the_picture() -> None:
     drawn = with_caption(grey(0), "reach the red target")
     assert drawn.shape[0] > 32
@@ -99,7 +79,5 @@ def test_wrong_frames_are_refused(frame: np.ndarray, message: str, tmp_path: Pat
 
 
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="video_stride"):
-        RowVideos(tmp_path, video_stride=0)
     with pytest.raises(ConfigError, match="fps"):
         VideoWriter(tmp_path / "a.mp4", fps=0)

@@ -17,9 +17,9 @@ from manyarms.cli import answer, listing
 from manyarms.cli.doctor import DoctorResult, draw
 from manyarms.cli.listing import Listing
 from manyarms.errors import ManyarmsError, WorkerDied, printable, several
-from manyarms.reporting import console
-from manyarms.reporting.board import TrainingBoard
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting import console, progress
+from manyarms.reporting.console import Shown, Table, Telling
+from manyarms.reporting.progress import TrainingBoard
 from manyarms.simulators.about import fault
 from manyarms.simulators.base import StepResult
 from standins import Misbehaving
@@ -123,11 +123,11 @@ def test_results_show_foreign_words_as_they_are_spelt(
 
 def test_live_views_show_foreign_words_as_they_are_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
     def score() -> None:
-        with console.Scoreboard(2) as board:
+        with progress.Scoreboard(2) as board:
             board.add(HOSTILE, True)
 
     def advance() -> None:
-        with console.progress(HOSTILE, 2) as done:
+        with progress.progress(HOSTILE, 2) as done:
             done(1, HOSTILE)
 
     def train() -> None:

@@ -76,8 +76,8 @@ def test_every_recipe_can_be_placed_as_it_says_and_in_every_layout(name: str, cl
     raw = yaml.safe_load((resources.files("manyarms") / "recipes" / f"{name}.yaml").read_text())
     config = load(name).config
     totals = Totals(
-        config.train.total_num_envs or 1,
-        rows_per_worker=config.train.rows_per_worker or 1,
+        config.train.total_num_envs,
+        rows_per_worker=config.train.rows_per_worker,
         pipeline_stage_num=config.rollout.pipeline_stage_num,
         starts_per_step=config.episodes_per_step // config.algorithm.group_size,
     )

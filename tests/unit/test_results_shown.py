@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import yaml
 
 import manyarms
 from manyarms.cli.bench import BenchResult
@@ -25,8 +27,8 @@ from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
 from manyarms.reporting import console
 from manyarms.reporting.charts import PERCENT, Bar, Bars, Curve, Lines, Plot
+from manyarms.reporting.console import Shown, Table
 from manyarms.reporting.results import EpisodeResult, wilson
-from manyarms.reporting.showing import Shown, Table
 from manyarms.reporting.video import Video
 from manyarms.simulators.about import absent, fault, ok
 
@@ -221,6 +223,14 @@ def test_settings_of_a_run_are_checked_before_it_starts() -> None:
     )
     assert ("checkpoints", "every 3 updates") in plan.rows
     assert "max_steps: 7" in plan.config
+
+
+def test_settings_of_a_run_may_be_numpys() -> None:
+    options = {"image_size": np.array([8, 6]), "cameras": ("front",)}
+    values: dict[str, Any] = {"env.train.seed": np.int64(3), "env.train.options": options}
+    plan = manyarms.train("reach_target_ppo", dry_run=True, **values)
+    given = yaml.safe_load(plan.config)["env"]["train"]
+    assert (given["seed"], given["options"]["image_size"], given["options"]["cameras"]) == (3, [8, 6], ["front"])
 
 
 @pytest.mark.parametrize("name", sorted(set(manyarms.__all__) - {"__version__"}))

@@ -62,9 +62,27 @@ def test_words_on_the_command_line_win_and_may_refer_to_others(tmp_path: Path) -
 def test_what_evaluation_leaves_out_is_as_in_training(tmp_path: Path) -> None:
     config = load(written(tmp_path), ["env.eval.options.goal=2.0", "env.train.max_episode_steps=9"]).config
     assert config.eval.options == {"goal": 2.0, "cameras": []}
-    assert config.eval.simulator == "standins:Walker"
+    assert [each.simulator for each in config.eval.simulators] == ["standins:Walker"]
     assert config.eval.max_episode_steps == 9
     assert config.eval.seed != config.train.seed
+
+
+def test_evaluation_may_be_in_other_simulators_than_training(tmp_path: Path) -> None:
+    several = "env.eval.simulators=[{simulator: standins:Walker}, {simulator: standins:Herd, tasks: [a]}]"
+    config = load(written(tmp_path), [several, "env.train.python=python3"]).config
+    assert [each.simulator for each in config.train.simulators] == ["standins:Walker"]
+    assert [(each.simulator, each.tasks, each.python) for each in config.eval.simulators] == [
+        ("standins:Walker", (), None),
+        ("standins:Herd", ("a",), None),
+    ]
+    several = ["env.train.simulator=null", "env.train.simulators=[{simulator: a:A}, {simulator: libero/goal}]"]
+    config = load(written(tmp_path), several).config
+    assert [each.simulator for each in config.eval.simulators] == ["a:A", "libero/goal"]
+    assert config.eval.simulators[1].options == {"faithful": True}, "as policies are evaluated there"
+    with pytest.raises(ConfigError, match="stands in place of simulator, tasks and python"):
+        load(written(tmp_path), [*several, "env.eval.tasks=[a]"])
+    with pytest.raises(ConfigError, match="both 'libero/goal' and tasks name tasks"):
+        load(written(tmp_path), ["env.train.simulator=libero/goal", "env.train.tasks=[a]"])
 
 
 @pytest.mark.parametrize(
@@ -373,7 +391,7 @@ def test_a_config_stands_on_its_bases(tmp_path: Path) -> None:
     (tmp_path / "parts/more.yaml").write_text("base: world.yaml\nenv: {train: {total_num_envs: 6}}\nactor: {seed: 3}\n")
     (tmp_path / "run.yaml").write_text("base: [parts/world.yaml, parts/more.yaml]\nactor: {seed: 5}\n")
     config = load(str(tmp_path / "run.yaml"), ["env.train.rows_per_worker=2"]).config
-    assert config.train.simulator == "tabletop/reach_target"
+    assert config.label == "tabletop/reach_target"
     assert (config.train.total_num_envs, config.train.rows_per_worker, config.actor.seed) == (6, 2, 5)
     (tmp_path / "parts/world.yaml").write_text("base: more.yaml\n")
     with pytest.raises(ConfigError, match="round in a circle"):

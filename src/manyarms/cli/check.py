@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ClassVar
 
 import tyro
 
 from manyarms.cli.help import Guide
-from manyarms.cli.options import SimulatorName, parse, parse_pairs
-from manyarms.cli.playing import Pairs
+from manyarms.cli.options import Options, SimulatorName, options_of, parse
 from manyarms.errors import ManyarmsError
-from manyarms.reporting.console import say
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling, say
 from manyarms.simulators.base import Spec
 from manyarms.testing import CHECKS, Subject
 
@@ -27,7 +25,7 @@ class CheckConfig:
     """<simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     policy: str | None = None
     """Check this policy instead, as it sees and moves what the simulator has."""
-    policy_options: Pairs = ()
+    policy_options: Options = field(default_factory=dict)
     """Its options."""
     python: str | None = None
     """The interpreter the simulator runs in."""
@@ -37,7 +35,7 @@ class CheckConfig:
     """How long each check runs; lower it for slow simulators."""
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD…")] = ()
     """Observation fields that may differ between two runs, as contact forces do."""
-    options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")] = ()
+    options: Options = field(default_factory=dict)
     """Further options of the simulator or of the vector environment."""
     guide: ClassVar[Guide] = Guide(
         examples=(
@@ -47,6 +45,10 @@ class CheckConfig:
             "manyarms check libero/libero_object/0 --python .venvs/libero",
         ),
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", options_of(self.options))
+        object.__setattr__(self, "policy_options", options_of(self.policy_options))
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +74,7 @@ class CheckResult(Shown):
 
 def run(config: CheckConfig, hear: Callable[[str, str], None] = lambda name, failure: None) -> CheckResult:
     """Run every check; `hear` gets the name of each when it is done, and what went wrong, if anything did."""
-    options = {**parse_pairs(config.options), **({"python": config.python} if config.python else {})}
+    options = {**config.options, **({"python": config.python} if config.python else {})}
     subject = Subject(config.simulator, options, config.tolerance, config.steps, config.ignore)
     with subject.make(num_envs=1) as envs:  # a simulator that cannot start is one error, not one per check
         spec = envs.simulator_spec
@@ -96,7 +98,7 @@ def _of_policy(config: CheckConfig, spec: Spec) -> dict[str, Callable[[], None]]
     from manyarms.testing.policies import policy_checks
 
     assert config.policy is not None
-    return policy_checks(config.policy, spec, config.tolerance or 1e-3, **parse_pairs(config.policy_options))
+    return policy_checks(config.policy, spec, config.tolerance or 1e-3, **config.policy_options)
 
 
 def _name(check: Callable[[Subject], None]) -> str:

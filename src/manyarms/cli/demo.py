@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import math
 import os
-import signal
 import sys
 import time
-import warnings
 import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,15 +20,16 @@ from manyarms.cli.bench import BenchConfig
 from manyarms.cli.bench import run as bench
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
+from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.reporting.charts import Bar, Bars, Plot
-from manyarms.reporting.console import progress
-from manyarms.reporting.showing import Shown, Table, Telling
-from manyarms.reporting.video import RowVideos
-from manyarms.reporting.writing import make_folder
+from manyarms.reporting.console import Shown, Table, Telling
+from manyarms.reporting.files import make_folder
+from manyarms.reporting.progress import progress
+from manyarms.reporting.speed import gymnasium_speed
+from manyarms.reporting.video import VideoWriter, tiled
 from manyarms.simulators.gymnasium import UnknownTask, make_env
-from manyarms.simulators.tabletop.task import discover
-from manyarms.vector import EpisodeId, SimulatorConfig, VectorEnv, make_vec
+from manyarms.vector import EpisodeId, VectorEnv
 
 _TASKS = (
     *("stack_blocks", "open_drawer", "pick_up_cup", "sweep_to_dustpan", "put_item_in_drawer", "slide_block_to_target"),
@@ -167,7 +163,7 @@ def train_arm(config: DemoConfig, result: DemoResult) -> DemoResult:
 
 def measure(config: DemoConfig) -> dict[str, float]:
     """Return env-steps per second by way of stepping."""
-    speeds = {"gymnasium AsyncVectorEnv": _gymnasium_speed(config)}
+    speeds = {"gymnasium AsyncVectorEnv": gymnasium_speed(config.task, config.num_envs, config.seconds)}
     for label, chunk, rows in (
         ("manyarms step", 1, 1),
         ("manyarms step, two processes", 1, -(-config.num_envs // 2)),
@@ -180,58 +176,26 @@ def measure(config: DemoConfig) -> dict[str, float]:
     return speeds
 
 
-def _gymnasium_speed(config: DemoConfig) -> float:
-    with _deaf_children():
-        envs = gymnasium.vector.AsyncVectorEnv(
-            [functools.partial(make_env, config.task, {})] * config.num_envs, copy=False, context="spawn"
-        )
-    try:
-        envs.action_space.seed(0)
-        actions = [envs.action_space.sample() for _ in range(8)]
-        envs.reset(seed=0)
-        for action in actions:
-            envs.step(action)
-        began = time.perf_counter()
-        calls = 0
-        while time.perf_counter() - began < config.seconds:
-            envs.step(actions[calls % len(actions)])
-            calls += 1
-        return calls * config.num_envs / (time.perf_counter() - began)
-    finally:
-        # After Ctrl-C in the midst of a step, Gymnasium would warn, then wait for an answer that it has had already.
-        with warnings.catch_warnings(action="ignore"):
-            envs.close(terminate=True)
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Have processes that are started here never hear of Ctrl-C, which is ours to handle; it waits until they run."""
-    resource_tracker.ensure_running()  # its own start would let Ctrl-C through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
     """Have the experts of nine tasks at work side by side, and film them in a grid."""
-    rows = range(len(_TASKS))
-    videos = RowVideos(config.out, rows, grid=True, name="many-arms")
+    from manyarms.simulators.tabletop.task import discover
+
+    path = config.out / "many-arms-grid.mp4"
     solved = attempted = 0
     cameras = [discover()[task].view for task in _TASKS]
     options = {"image_size": (224, 224), "arm_mode": "delta_ee", "expert": True}
     simulators = [
-        SimulatorConfig(f"tabletop/{task}", {**options, "cameras": [camera]})
+        SimulatorSettings(f"tabletop/{task}", options={"cameras": [camera]})
         for task, camera in zip(_TASKS, cameras, strict=True)
     ]
-    with make_vec(simulators, len(_TASKS), copy=False) as envs, progress("filming", config.steps) as advance:
-        _begin(envs, list(rows), attempted)
+    env = EnvConfig(tuple(simulators), options)
+    with env.open(len(_TASKS)) as envs, progress("filming", config.steps) as advance, VideoWriter(path) as video:
+        _begin(envs, range(len(_TASKS)), attempted)
         attempted += len(_TASKS)
         ready = envs.recv(min_rows=len(_TASKS))
         for _ in range(config.steps):
-            seen = enumerate(ready.rows.tolist())
-            videos.add({row: ready.observations[f"{cameras[row]}_rgb"][i] for i, row in seen})
+            seen = {row: ready.observations[f"{cameras[row]}_rgb"][i] for i, row in enumerate(ready.rows.tolist())}
+            video.add(tiled([seen[row] for row in sorted(seen)]))
             ended = ready.rows[ready.ended].tolist()
             solved += int(ready.success.sum())
             going = ~ready.ended
@@ -242,8 +206,7 @@ def film(config: DemoConfig, speeds: dict[str, float]) -> DemoResult:
                 attempted += len(ended)
             ready = envs.recv(min_rows=len(_TASKS))
             advance(1, f"{solved} solved")
-    videos.close()
-    return DemoResult(config, speeds, solved, attempted, videos.paths[0])
+    return DemoResult(config, speeds, solved, attempted, path)
 
 
 def _begin(envs: VectorEnv, rows: Sequence[int], first_seed: int) -> None:

@@ -16,8 +16,7 @@ from manyarms.cli.options import parse
 from manyarms.doctor import simulators
 from manyarms.doctor.examination import Check, Examination
 from manyarms.errors import ConfigError, printable
-from manyarms.reporting.console import console_of, say
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling, console_of, say
 from manyarms.simulators.about import ABSENT, FAULT, OK, Finding
 from manyarms.vector.config import find_interpreter
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
-from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
+from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
+from manyarms.environments import EnvConfig, VideoSettings
 from manyarms.errors import ConfigError
-from manyarms.reporting.charts import Bar, Bars, Plot
-from manyarms.reporting.console import Scoreboard, say
-from manyarms.reporting.evaluation import results_of
-from manyarms.reporting.filming import EpisodeVideos
-from manyarms.reporting.live import LiveView, forget_earlier
-from manyarms.reporting.results import EpisodeResult, ResultFolder, TaskSummary, by_task, summarise
-from manyarms.reporting.showing import Shown, Table, Telling
-from manyarms.reporting.video import Video
-from manyarms.reporting.writing import check_goes_on_inside
+from manyarms.reporting.console import say
+from manyarms.reporting.files import check_goes_on_inside
+from manyarms.reporting.live import forget_earlier
+from manyarms.reporting.progress import Scoreboard
+from manyarms.reporting.results import EvalResult, ResultFolder, results_of
 from manyarms.simulators import registry
-from manyarms.vector import VectorEnv
 
 _FILMING = ("videos", "video_camera", "video_stride", "fps", "info_on_video")
 
@@ -78,57 +73,18 @@ class EvalConfig(PlayConfig):
         if self.video_stride < 1:
             raise ConfigError(f"video_stride is {self.video_stride}; it must be at least 1")
 
-
-@dataclass(frozen=True, repr=False)
-class EvalResult(Shown):
-    """What came out."""
-
-    results: list[EpisodeResult]
-    complete: bool
-    """Whether every episode of every rank is in."""
-    folder: Path
-    videos: list[Path]
-    title: str = ""
-    """Which policy did what."""
-
-    def told(self) -> Telling:
-        overall = summarise(self.results)
-        counted = f"{overall.successes} of {overall.episodes} episodes, {overall.between}"
-        rows = []
-        for task, found in self._tasks():
-            low, high = found.interval
-            rows.append(
-                (
-                    task,
-                    f"{found.successes} / {found.episodes}",
-                    f"{100 * found.success:.1f} %",
-                    f"{100 * low:.1f} – {100 * high:.1f} %",
-                    f"{found.mean_length:.1f}",
-                )
-            )
-        header = ("task", "solved", "success", "95 % interval", "mean steps")
-        films = f", {len(self.videos)} video{'s' * (len(self.videos) > 1)}" if self.videos else ""
-        notes = [f"results: {self.folder}{films}"]
-        if not self.complete:
-            notes.insert(0, "other ranks are still at work; the last one to finish writes results.json")
-        return Telling(f"{100 * overall.success:.1f} % success ({counted})", [Table(rows, header, self.title)], notes)
-
-    def _tasks(self) -> list[tuple[str, TaskSummary]]:
-        return [(task or "all episodes", summarise(group)) for task, group in by_task(self.results).items()]
-
-    def plot(self) -> Plot:
-        """Draw every task's success with its interval."""
-        bars = [
-            Bar(task, found.success, f"{found.successes} / {found.episodes}", found.interval)
-            for task, found in self._tasks()
-        ]
-        return Plot(self.told().headline, [Bars("success, with its 95 % interval", bars, rates=True)])
-
-    def video(self, number: int = 0) -> Video:
-        """Return one of the videos, to be seen in a notebook; failures come first."""
-        if not self.videos:
-            raise ConfigError("there are no videos", do="evaluate with videos=1")
-        return Video(self.videos[number])
+    def environments(self, **options: Any) -> EnvConfig:
+        """Return which environments are played in, as policies are evaluated there, and which videos are made."""
+        videos = VideoSettings(
+            bool(self.videos),
+            self.info_on_video,
+            videos=self.videos,
+            video_stride=self.video_stride,
+            fps=self.fps,
+            camera=self.video_camera,
+        )
+        options = {**registry.about(self.simulator).evaluation_options, **options}
+        return replace(super().environments(**options), video_cfg=videos)
 
 
 def run(config: EvalConfig) -> EvalResult:
@@ -136,24 +92,23 @@ def run(config: EvalConfig) -> EvalResult:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and config.out is None:
         raise ConfigError("several ranks need one --out to meet in")
-    out = config.out or _default_folder(config)
+    env = config.environments()
+    where = config.out or _default_folder(config)
     if not config.trust_code:
-        check_goes_on_inside(out, trusted="--trust-code")
-    folder = ResultFolder(out, config.identity(), rank=rank, resume=config.resume)
+        check_goes_on_inside(where, trusted="--trust-code")
+    folder = ResultFolder(where, config.identity(), rank=rank, resume=config.resume, read=config.read_identity)
     done = folder.load()
-    settings = dict(registry.about(config.simulator).evaluation_options)
-    if config.videos:
-        settings["render_every"] = config.video_stride
+    live = (folder.folder, f"eval-{rank}") if config.live else None
     if config.resume and rank == 0:
         forget_earlier(folder.folder)
-    with folder, opened(config, **settings) as envs:
+    with folder, opened(config, env, live) as envs:
         policy = policy_for(config, envs)  # first: one that cannot be made leaves no folder behind
-        episodes = episodes_of(config, envs)
+        episodes = env.held_out(envs)
         share = [i for i in range(len(episodes)) if i % world == rank and i not in done]
-        videos = _filming(config, envs, folder.folder) if share else None
+        videos = env.videos(envs.simulator_spec, folder.folder / "videos") if share else None
         known = [result for result in done.values() if result.position % world == rank]
         try:
-            with _watched(config, envs, folder.folder, rank), Scoreboard(len(known) + len(share)) as board:
+            with Scoreboard(len(known) + len(share)) as board:
                 for result in known:
                     board.add(result.task or "", result.success)
                 chosen, sinks = [(i, episodes[i]) for i in share], [videos] if videos else []
@@ -180,23 +135,6 @@ def _say_how_to_go_on(folder: ResultFolder, episodes: int) -> None:
     if count := len(folder.load()):
         found = f"{count} of {episodes} episodes are in {folder.folder}"
         say(f"{found}; --out {folder.folder} --resume goes on with the others", stderr=True)
-
-
-def _watched(config: EvalConfig, envs: VectorEnv, folder: Path, rank: int) -> AbstractContextManager[Any]:
-    return LiveView(envs, folder, f"eval-{rank}") if config.live else nullcontext()
-
-
-def _filming(config: EvalConfig, envs: VectorEnv, folder: Path) -> EpisodeVideos | None:
-    if not config.videos:
-        return None
-    return EpisodeVideos(
-        folder / "videos",
-        envs.simulator_spec,
-        keep=config.videos,
-        field=config.video_camera,
-        fps=config.fps,
-        captions=config.info_on_video,
-    )
 
 
 def _default_folder(config: EvalConfig) -> Path:

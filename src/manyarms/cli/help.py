@@ -152,7 +152,7 @@ def _metavar(kind: Any, choices: Sequence[str], name: str) -> str:
 
 def _with_default(text: str, default: Any) -> str:
     """Say what a flag is when nobody gives it, unless its text does or there is nothing to say."""
-    if default is MISSING or isinstance(default, bool) or default in (None, "", ()) or "default:" in text.lower():
+    if default is MISSING or isinstance(default, bool) or default in (None, "", (), {}) or "default:" in text.lower():
         return text
     value = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
     return f"{text} (default: {value})".strip()

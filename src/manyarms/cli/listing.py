@@ -18,7 +18,7 @@ from manyarms.cli.options import parse
 from manyarms.doctor.simulators import check_names
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies import registry as policies
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling
 from manyarms.simulators import registry as simulators
 from manyarms.simulators.about import About
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from manyarms.errors import ConfigError
 
 T = TypeVar("T")
-
-#: A simulator, with or without a task, as the first word of a command.
-SimulatorName = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SIMULATOR")]]
 
 
 def parse(
@@ -48,3 +47,59 @@ def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
         except Undecodable as error:
             raise ConfigError(f"the value of {key!r} cannot be read", why=str(error)) from None
     return options
+
+
+def options_of(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Return options that a caller has given as a mapping, or in the words of the command line."""
+    if not isinstance(given, Mapping):
+        return parse_pairs(given)
+    return {name: _plain(value, name) for name, value in given.items()}
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return a value as YAML would give it: paths are text, arrays and tuples are lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, name) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, name) for inner in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(f"{name} cannot be {value!r}", why=f"{type(value).__name__} is no plain value")
+
+
+def names_of(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names that a caller has given one by one, or separated by commas."""
+    names = given.split(",") if isinstance(given, str) else given
+    return tuple(name.strip() for name in names if name.strip())
+
+
+#: A simulator, with or without a task, as the first word of a command.
+SimulatorName = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SIMULATOR")]]
+
+#: Options of a simulator or of a policy.
+Options = Annotated[
+    Mapping[str, Any],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="KEY=VALUE…",
+        instance_from_str=parse_pairs,
+        is_instance=lambda given: isinstance(given, Mapping),
+        str_from_instance=lambda given: [f"{name}={value}" for name, value in given.items()],
+    ),
+]
+
+#: Names with commas between them.
+Names = Annotated[
+    tuple[str, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="TEXT",
+        instance_from_str=lambda words: names_of(words[0]),
+        is_instance=lambda given: isinstance(given, tuple),
+        str_from_instance=lambda given: [",".join(given)],
+    ),
+]

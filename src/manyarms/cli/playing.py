@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
-import tyro
-
-from manyarms.cli.options import SimulatorName, parse_pairs
+from manyarms.cli.options import Names, Options, SimulatorName, names_of, options_of
+from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ConfigError, StartError
 from manyarms.policies.base import Policy, needs_of
 from manyarms.policies.registry import find_policy, make_policy
-from manyarms.reporting.evaluation import held_out, tasks_of
 from manyarms.rollout import RunnerConfig
-from manyarms.simulators.registry import split_id
-from manyarms.vector import EpisodeId, VectorEnv, make_vec
-
-Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE…")]
+from manyarms.vector import VectorEnv
 
 #: Settings that cannot change what is played, only how fast.
 _NOT_IDENTITY = (
@@ -42,11 +38,11 @@ class PlayConfig:
 
     simulator: SimulatorName
     """<simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
-    tasks: str = ""
+    tasks: Names = ()
     """Tasks, separated by commas; default: the one in the simulator's name."""
     policy: str = "random"
     """random, expert, replay, mlp, pixel, pi0, openvla_oft, remote, a plug-in, an import string, a checkpoint."""
-    policy_options: Pairs = ()
+    policy_options: Options = field(default_factory=dict)
     """Options of the policy."""
     episodes: int = 10
     """Episodes a task."""
@@ -66,7 +62,7 @@ class PlayConfig:
     """In how many parts the environments take turns at the policy."""
     python: str | None = None
     """The interpreter the simulator runs in."""
-    options: Pairs = ()
+    options: Options = field(default_factory=dict)
     """Further options of the simulator or of the vector environment."""
     trust_code: bool = False
     """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
@@ -77,14 +73,36 @@ class PlayConfig:
         if self.init_states is not None and self.init_states < 1:
             raise ConfigError(f"init_states is {self.init_states}; it must be at least 1")
 
-    @property
-    def task_names(self) -> list[str]:
-        return [name.strip() for name in self.tasks.split(",") if name.strip()]
+        for name in ("options", "policy_options"):
+            object.__setattr__(self, name, options_of(getattr(self, name)))
+        object.__setattr__(self, "tasks", names_of(self.tasks))
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide what comes out."""
-        chosen = [field.name for field in fields(self) if field.name not in _NOT_IDENTITY]
-        return {name: getattr(self, name) for name in chosen}
+        chosen = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_IDENTITY}
+        return {**chosen, "tasks": ",".join(self.tasks)}
+
+    @staticmethod
+    def read_identity(known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an identity that was written down; earlier versions wrote options as words."""
+        return {**known, **{name: options_of(known[name]) for name in ("options", "policy_options") if name in known}}
+
+    def environments(self, **options: Any) -> EnvConfig:
+        """Return which environments are played in; `options` come before what the policy needs, --options first."""
+        return EnvConfig(
+            (SimulatorSettings(self.simulator, self.tasks, self.python),),
+            {**self.needs(), **options, **self.options},
+            self.num_envs,
+            self.rows_per_worker,
+            self.max_episode_steps,
+            episodes=self.episodes,
+            seed=self.seed,
+            init_states=self.init_states,
+        )
+
+    def needs(self) -> Mapping[str, Any]:
+        """Return the options of environments that the policy needs."""
+        return needs_of(find_policy(self.policy, trust_code=self.trust_code))
 
     def runner(self, **changes: Any) -> RunnerConfig:
         """Return how the policy serves the rows."""
@@ -94,35 +112,19 @@ class PlayConfig:
 
 
 @contextmanager
-def opened(config: PlayConfig, **settings: Any) -> Iterator[VectorEnv]:
-    """Open the environments that a config asks for, with what its policy needs of them."""
-    name, task = split_id(config.simulator)
-    needs = needs_of(find_policy(config.policy, trust_code=config.trust_code))
-    options: dict[str, Any] = {
-        **needs,
-        "rows_per_worker": config.rows_per_worker,
-        **({"max_episode_steps": config.max_episode_steps} if config.max_episode_steps else {}),
-        "python": config.python,
-        "action_bounds": "clip",
-        "copy": False,
-        **settings,
-        **parse_pairs(config.options),
-    }
-    if config.task_names:
-        if task:
-            raise ConfigError(f"both {config.simulator!r} and --tasks name tasks", do=f"write {name!r} with --tasks")
-        options["tasks"] = config.task_names
-    try:
-        envs = make_vec(config.simulator, config.num_envs, **options)
-    except StartError as error:
-        if not _needs(needs, error.option):
-            raise
-        raise ConfigError(
-            f"policy {config.policy!r} cannot play {config.simulator}",
-            why=f"it needs the option {error.option!r}, which is not known there",
-            do="choose another --policy, or the simulator and task that it is for",
-        ) from error
-    with envs:
+def opened(config: PlayConfig, env: EnvConfig, live: tuple[Path, str] | None = None) -> Iterator[VectorEnv]:
+    """Open the environments of a command; where the policy needs what they do not have, say so."""
+    with ExitStack() as stack:
+        try:
+            envs = stack.enter_context(env.open(config.num_envs, live=live))
+        except StartError as error:
+            if not _needs(config.needs(), error.option):
+                raise
+            raise ConfigError(
+                f"policy {config.policy!r} cannot play {config.simulator}",
+                why=f"it needs the option {error.option!r}, which is not known there",
+                do="choose another --policy, or the simulator and task that it is for",
+            ) from error
         yield envs
 
 
@@ -133,10 +135,4 @@ def _needs(needs: Mapping[str, Any], option: str) -> bool:
 
 def policy_for(config: PlayConfig, envs: VectorEnv) -> Policy:
     """Make the policy."""
-    options = parse_pairs(config.policy_options)
-    return make_policy(config.policy, envs.simulator_spec, options, trust_code=config.trust_code)
-
-
-def episodes_of(config: PlayConfig, envs: VectorEnv) -> list[EpisodeId]:
-    """Return every episode, task by task in turn, so that an evaluation cut short knows something of each."""
-    return held_out(tasks_of(envs), config.episodes, config.seed, config.init_states)
+    return make_policy(config.policy, envs.simulator_spec, config.policy_options, trust_code=config.trust_code)

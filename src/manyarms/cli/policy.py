@@ -13,7 +13,7 @@ from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError, UnknownName, did_you_mean
 from manyarms.policies.checkpoints import Inspection
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling
 
 SUBCOMMANDS = ("inspect",)
 

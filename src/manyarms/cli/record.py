@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from manyarms.cli.help import Guide
-from manyarms.cli.options import parse, parse_pairs
-from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, episodes_of, opened, policy_for
+from manyarms.cli.options import parse
+from manyarms.cli.playing import PLAYED, PLAYING, PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import Scoreboard, say
-from manyarms.reporting.recording import Recorder, Recording
-from manyarms.reporting.writing import check_goes_on_inside
+from manyarms.reporting.console import say
+from manyarms.reporting.files import check_goes_on_inside
+from manyarms.reporting.progress import Scoreboard
+from manyarms.reporting.recording import Recorder, Recording, recorded_already
 from manyarms.rollout import Runner
-from manyarms.vector import EpisodeId
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,11 @@ def run(config: RecordConfig) -> Recording:
         raise ConfigError(f"{config.out} holds a recording already", do="--resume to go on, or another --out")
     if not config.trust_code:
         check_goes_on_inside(config.out, trusted="--trust-code")
-    with opened(config) as envs:
-        episodes = episodes_of(config, envs)
+    env = config.environments()
+    with opened(config, env) as envs:
+        episodes = env.held_out(envs)
         source = {"simulator": config.simulator, "options": _simulator_options(config), "python": config.python}
-        done = _recorded(config.out, source, episodes)
+        done = recorded_already(config.out, source, episodes)
         recorder = Recorder(config.out, envs.simulator_spec, source, episodes)
         missing = [episode for i, episode in enumerate(episodes) if i not in done]
         runner = Runner(envs, policy_for(config, envs), config.runner(keep=(), steps_per_call=1), sinks=[recorder])
@@ -83,29 +84,11 @@ def run(config: RecordConfig) -> Recording:
     return recording
 
 
-def _recorded(folder: Path, source: Mapping[str, object], episodes: Sequence[EpisodeId]) -> set[int]:
-    """Return which episodes a recording to be continued has; those of another recording are not mixed with it."""
-    if not (folder / "recording.json").exists():
-        return set()
-    recording = Recording(folder)
-    wanted = {position: episode.key for position, episode in enumerate(episodes)}
-    differs = [name for name in ("simulator", "options") if recording.head.get(name) != source[name]]
-    if not differs and any(wanted.get(o.position, o.id.key) != o.id.key for o in recording.outcomes()):
-        differs = ["tasks or seeds"]
-    if differs:
-        raise ConfigError(
-            f"{folder} was begun with other settings",
-            why=f"these differ: {', '.join(differs)}",
-            do="use the same, or another --out",
-        )
-    return set(recording.positions)
-
-
 def _simulator_options(config: RecordConfig) -> dict[str, object]:
     """Return what a replay must give the simulator; the expert's hints are left out."""
-    options = {**parse_pairs(config.options), "max_episode_steps": config.max_episode_steps}
-    if config.task_names:
-        options["tasks"] = config.task_names
+    options = {**config.options, "max_episode_steps": config.max_episode_steps}
+    if config.tasks:
+        options["tasks"] = list(config.tasks)
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
-from manyarms.cli.options import SimulatorName, parse
-from manyarms.cli.playing import Pairs, PlayConfig, opened, policy_for
+from manyarms.cli.options import Names, Options, SimulatorName, names_of, parse
+from manyarms.cli.playing import PlayConfig, opened, policy_for
 from manyarms.errors import ConfigError
-from manyarms.reporting.showing import Telling
+from manyarms.reporting.console import Background, Telling
 from manyarms.serving.config import ServerConfig, ServerCounts
-from manyarms.serving.hosts import names_in
 
 if TYPE_CHECKING:
     from manyarms.serving.server import PolicyServer
@@ -27,9 +25,9 @@ class ServeConfig:
     """What the policy acts in: <simulator>, <simulator>/<task>, package.module:factory or path/to/file.py:factory."""
     policy: str
     """random, expert, mlp, pixel, pi0, openvla_oft, a plug-in, an import string, a checkpoint."""
-    policy_options: Pairs = ()
+    policy_options: Options = field(default_factory=dict)
     """Options of the policy."""
-    tasks: str = ""
+    tasks: Names = ()
     """Tasks, separated by commas; default: the one in the simulator's name."""
     host: str = "127.0.0.1"
     """The address to listen on. There is no authentication: others than this machine's own are for trusted networks."""
@@ -43,11 +41,11 @@ class ServeConfig:
     """Longer messages are refused."""
     python: str | None = None
     """The interpreter the simulator runs in."""
-    options: Pairs = ()
+    options: Options = field(default_factory=dict)
     """Further options of the simulator."""
     trust_code: bool = False
     """Let a checkpoint name code that is not installed: for your own, never for a stranger's."""
-    allowed_hosts: str = ""
+    allowed_hosts: Names = ()
     """Further names that clients may call this server by, separated by commas; * is any name."""
     guide: ClassVar[Guide] = Guide(
         examples=(
@@ -56,6 +54,9 @@ class ServeConfig:
             "manyarms eval tabletop/open_drawer --policy remote --policy-options port=8000   # asks it",
         ),
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed_hosts", names_of(self.allowed_hosts))
 
 
 class Serving(Background["PolicyServer"]):
@@ -86,27 +87,16 @@ def server_for(config: ServeConfig) -> PolicyServer:
         from manyarms.serving.server import PolicyServer
     except ImportError as error:
         raise ConfigError(f"serving needs {error.name}", do="pip install 'manyarms[serve]'") from error
-    where = ServerConfig(
-        config.host,
-        config.port,
-        config.max_batch,
-        config.batch_wait_ms,
-        config.max_message_mb,
-        names_in(config.allowed_hosts),
-    )
-    play = PlayConfig(
-        config.simulator,
-        tasks=config.tasks,
-        policy=config.policy,
-        policy_options=config.policy_options,
-        num_envs=1,
-        python=config.python,
-        options=config.options,
-        trust_code=config.trust_code,
-    )
-    with opened(play) as envs:  # only to learn what is seen and done there
+    play = PlayConfig(num_envs=1, **_shared(config, PlayConfig))
+    with opened(play, play.environments()) as envs:  # only to learn what is seen and done there
         spec, policy = envs.simulator_spec, policy_for(play, envs)
-    return PolicyServer(policy, spec, where)
+    return PolicyServer(policy, spec, ServerConfig(**_shared(config, ServerConfig)))
+
+
+def _shared(config: ServeConfig, kind: type) -> dict[str, Any]:
+    """Return the settings that a config of another kind has too."""
+    names = {each.name for each in fields(kind)}
+    return {each.name: getattr(config, each.name) for each in fields(config) if each.name in names}
 
 
 def _begun(policy: str, url: str) -> str:

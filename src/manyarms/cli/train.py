@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
 from manyarms.cli.help import Guide
 from manyarms.cli.options import parse
 from manyarms.errors import ConfigError
-from manyarms.reporting.console import say
-from manyarms.reporting.showing import Shown, Table, Telling
+from manyarms.reporting.console import Shown, Table, Telling, say
 
 if TYPE_CHECKING:
     from manyarms.learning.config import TrainConfig
@@ -58,8 +57,8 @@ class TrainPlan(Shown):
         return Telling("plan", [*tables, self.placement] if self.placement else tables)
 
 
-def run(command: TrainCommand) -> TrainResult | TrainPlan:
-    """Train, or tell what would be done."""
+def run(command: TrainCommand, values: Mapping[str, Any] | None = None) -> TrainResult | TrainPlan:
+    """Train, or tell what would be done; `values` replace the config's by their dotted keys."""
     try:
         from manyarms.learning import settings as reading
         from manyarms.learning.plan import plan
@@ -67,7 +66,7 @@ def run(command: TrainCommand) -> TrainResult | TrainPlan:
         raise ConfigError(f"training needs {error.name}", do="pip install 'manyarms[torch,tensorboard]'") from error
 
     trusted = ("runner.trust_code=true",) if command.trust_code else ()
-    settings = reading.load(command.config, (*command.overrides, *trusted))
+    settings = reading.load(command.config, (*command.overrides, *trusted), values)
     first = os.environ.get("RANK", "0") == "0"
     for warning in settings.warnings if first else ():
         say(f"warning: {warning}", stderr=True)

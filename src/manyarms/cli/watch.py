@@ -14,13 +14,11 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from manyarms.cli.background import Background
 from manyarms.cli.help import Guide
-from manyarms.cli.options import parse
+from manyarms.cli.options import Names, names_of, parse
 from manyarms.errors import ConfigError
-from manyarms.reporting.showing import Telling
+from manyarms.reporting.console import Background, Telling
 from manyarms.reporting.site import Watcher
-from manyarms.serving.hosts import names_in
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class WatchConfig:
     """0 picks a free one; default: 6007, or a free one if that is taken."""
     open: bool = False
     """Open the page in a browser of this machine."""
-    allowed_hosts: str = ""
+    allowed_hosts: Names = ()
     """Further names that browsers may call this page by, separated by commas; * is any name."""
     guide: ClassVar[Guide] = Guide(
         examples=(
@@ -72,7 +70,7 @@ class Watching(Background[Watcher]):
 
 
 def _watcher(config: WatchConfig) -> Watcher:
-    return Watcher(config.run, config.host, config.port, names_in(config.allowed_hosts))
+    return Watcher(config.run, config.host, config.port, names_of(config.allowed_hosts))
 
 
 def run(config: WatchConfig, ready: Callable[[str], None] = lambda _: None) -> None:

@@ -33,7 +33,7 @@ from manyarms.learning.variables import shown
 from manyarms.policies.base import Policy
 from manyarms.policies.registry import in_checkpoints, make_trainable
 from manyarms.policies.trainable import TrainablePolicy
-from manyarms.reporting.writing import not_written
+from manyarms.reporting.files import not_written
 from manyarms.simulators.base import Spec
 
 

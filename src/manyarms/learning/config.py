@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from manyarms.algorithms.base import Algorithm
 from manyarms.algorithms.ppo import PPO
+from manyarms.environments import EnvConfig, SimulatorSettings, VideoSettings
 from manyarms.errors import ConfigError
 from manyarms.learning.cloning import CloningConfig
 from manyarms.learning.learner import OptimConfig
@@ -100,22 +102,6 @@ class RunnerSettings:
 
 
 @dataclass(frozen=True)
-class VideoSettings:
-    """What is filmed."""
-
-    save_video: bool = False
-    info_on_video: bool = False
-    """Write task, step, reward and success under the picture."""
-    video_base_dir: str | None = None
-    """Default: video/train or video/eval in the run's folder."""
-    videos: int = 2
-    """At most so many a task."""
-    video_stride: int = 1
-    """Film every n-th step."""
-    fps: int = 20
-
-
-@dataclass(frozen=True)
 class EnvSettings:
     """Which environments, how many, and what is played in them. What `eval` leaves out is as in `train`."""
 
@@ -144,6 +130,8 @@ class EnvSettings:
     """Of the simulator or of the vector environment."""
     rewards: tuple[str, ...] = ()
     """train: reward hooks, as package.module:hook or a plug-in's name; each adds to a row's last step."""
+    vary_descriptions: bool = False
+    """Where a task has several descriptions, draw one for each episode; default: the first."""
     video_cfg: VideoSettings = field(default_factory=VideoSettings)
 
     def __post_init__(self) -> None:
@@ -154,20 +142,26 @@ class EnvSettings:
         if not all(isinstance(one, Mapping) for one in self.simulators):
             raise ConfigError("one of simulators is no mapping", do="begin each with `- simulator:`")
         if self.simulators and (self.simulator or self.tasks or self.python):
-            raise ConfigError("`simulators` stands in place of simulator, tasks and python", do="give each its own")
+            raise _stands_in_place()
+        known = [each.name for each in fields(SimulatorSettings)]
         for one in self.simulators:
-            unknown = [key for key in one if key not in ("simulator", "tasks", "python", "options", "rename")]
-            if unknown or "simulator" not in one:
+            if not {"simulator"} <= one.keys() <= {*known}:
                 raise ConfigError(
                     f"one of simulators has {', '.join(map(str, one))}",
-                    do="simulator, and if need be tasks, python, options, rename",
+                    do=f"{known[0]}, and if need be {', '.join(known[1:])}",
                 )
             _check_kinds(one)
 
     @property
-    def label(self) -> str:
-        """What is played in, in words."""
-        return shown(self.simulator) or " and ".join(shown(one["simulator"]) for one in self.simulators)
+    def named(self) -> tuple[SimulatorSettings, ...]:
+        """The simulators that are named, if any are."""
+        if self.simulator:
+            return (SimulatorSettings(self.simulator, self.tasks, self.python),)
+        return tuple(SimulatorSettings(**{**one, "tasks": tuple(one.get("tasks", ()))}) for one in self.simulators)
+
+
+def _stands_in_place() -> ConfigError:
+    return ConfigError("`simulators` stands in place of simulator, tasks and python", do="give each its own")
 
 
 def _check_kinds(one: Mapping[str, Any]) -> None:
@@ -348,14 +342,12 @@ class TrainConfig:
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def __post_init__(self) -> None:
-        if not self.env.train.label:
+        if not self.env.train.named:
             raise ConfigError("env.train.simulator is missing", do="name one, such as tabletop/reach_target")
         if self.env.train.rollout_epoch != 1 and self.algorithm.episodes_per_step:
             raise ConfigError("env.train.rollout_epoch would do nothing: algorithm.episodes_per_step is given")
         if not self.runner.updates and not (self.cloning.wanted or self.runner.only_eval):
             raise ConfigError("runner.max_steps is 0 and there is no cloning: nothing would be learnt")
-        if any(env.init_states is not None and env.init_states < 1 for env in (self.env.train, self.env.eval)):
-            raise ConfigError("init_states must be at least 1")
         if self.rollout.batch_size is not None and self.rollout.batch_size < 1:
             raise ConfigError("rollout.batch_size must be at least 1")
         if self.algorithm.max_staleness and not self.cluster.placed:
@@ -364,36 +356,62 @@ class TrainConfig:
                 do="give cluster.component_placement",
             )
         first, last = self.seeds
-        held_out = self.eval.seed or 0
+        held_out = self.eval.seed
         if first < held_out + self.eval.episodes and held_out < last:
             raise ConfigError(
                 f"training plays seeds {first} to {last - 1} at least: evaluation at {held_out} would not be held out",
                 do="set env.eval.seed further away",
             )
 
-    @property
-    def train(self) -> EnvSettings:
+    @cached_property
+    def train(self) -> EnvConfig:
         """env.train with what is left out filled in."""
-        return _filled(self.env.train, EnvSettings(total_num_envs=8, rows_per_worker=1, seed=0))
+        given = self.env.train
+        return EnvConfig(
+            given.named,
+            given.options,
+            given.total_num_envs or 8,
+            given.rows_per_worker or 1,
+            given.max_episode_steps,
+            episodes=given.episodes,
+            seed=given.seed or 0,
+            init_states=given.init_states,
+            vary_descriptions=given.vary_descriptions,
+            rewards=given.rewards,
+            video_cfg=given.video_cfg,
+        )
+
+    @cached_property
+    def eval(self) -> EnvConfig:
+        """env.eval with what is left out taken from env.train."""
+        given, train = self.env.eval, self.train
+        simulators, as_evaluated = _evaluated_in(given, self.env.train)
+        return EnvConfig(
+            simulators,
+            {**train.options, **as_evaluated, **given.options},
+            given.total_num_envs or train.total_num_envs,
+            given.rows_per_worker or train.rows_per_worker,
+            given.max_episode_steps or train.max_episode_steps,
+            episodes=given.episodes,
+            seed=1_000_000 if given.seed is None else given.seed,
+            init_states=given.init_states or train.init_states,
+            vary_descriptions=given.vary_descriptions,
+            video_cfg=given.video_cfg,
+        )
 
     @property
-    def eval(self) -> EnvSettings:
-        """env.eval with what is left out taken from env.train."""
-        train = self.train
-        found = _filled(self.env.eval, replace(train, seed=1_000_000))
-        judging = registry.about(found.simulator or "").evaluation_options
-        options = {**train.options, **judging, **found.options}
-        several = found.simulators or ([_for_judging(one) for one in train.simulators] if not found.simulator else ())
-        return replace(found, options=options, tasks=found.tasks or train.tasks, simulators=tuple(several))
+    def label(self) -> str:
+        """What is learnt in, in words."""
+        return " and ".join(shown(each.simulator) for each in self.train.simulators)
 
     @property
     def episodes_per_step(self) -> int:
-        return self.algorithm.episodes_per_step or (self.train.total_num_envs or 1) * self.train.rollout_epoch
+        return self.algorithm.episodes_per_step or self.train.total_num_envs * self.env.train.rollout_epoch
 
     @property
     def seeds(self) -> tuple[int, int]:
         """The first seed of training, and one more than the last, if no group is rejected."""
-        first = self.train.seed or 0
+        first = self.train.seed
         starts = self.runner.updates * self.episodes_per_step // self.algorithm.group_size
         return first, first + -(-starts // max(1, len(self.train.tasks)))
 
@@ -403,12 +421,17 @@ class TrainConfig:
         return self.algorithm.critic is not None if wanted is None else wanted
 
 
-def _filled(settings: EnvSettings, defaults: EnvSettings) -> EnvSettings:
-    missing = [f.name for f in fields(settings) if getattr(settings, f.name) is None]
-    return replace(settings, **{name: getattr(defaults, name) for name in missing})
-
-
-def _for_judging(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one of several simulators as policies are judged in it."""
-    judging = registry.about(one["simulator"]).evaluation_options
-    return {**one, "options": {**one.get("options", {}), **judging}}
+def _evaluated_in(given: EnvSettings, train: EnvSettings) -> tuple[tuple[SimulatorSettings, ...], Mapping[str, Any]]:
+    """Return the simulators of an evaluation, and the options in which one alone is evaluated."""
+    if given.simulators:
+        return given.named, {}
+    if given.simulator or not train.simulators:
+        name = given.simulator or train.simulator or ""
+        alone = SimulatorSettings(name, given.tasks or train.tasks, given.python or train.python)
+        return (alone,), registry.about(name).evaluation_options
+    if given.tasks or given.python:
+        raise _stands_in_place()
+    return tuple(
+        replace(each, options={**each.options, **registry.about(each.simulator).evaluation_options})
+        for each in train.named
+    ), {}

@@ -5,24 +5,26 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from manyarms.learning.assembly import opened, runner_config, videos_for
+from manyarms.environments import EnvConfig
+from manyarms.learning.assembly import runner_config
 from manyarms.learning.config import TrainConfig
 from manyarms.learning.course import Course
 from manyarms.learning.ranks import Ranks
 from manyarms.policies.trainable import Batched
-from manyarms.reporting.evaluation import held_out, results_of, tasks_of
-from manyarms.reporting.live import LiveView
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.results import EpisodeResult, results_of
 from manyarms.vector import VectorEnv
 
 
 class Evaluator:
     """Judges the policy on held-out episodes, just as `manyarms eval` would judge its checkpoint."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, folder: Path, stack: ExitStack, *, name: str) -> None:
-        """Judge in the process `name` of a run."""
-        self._config, self._env, self._ranks = config, config.eval, ranks
-        self._folder, self._stack, self._name = folder, stack, name
+    def __init__(
+        self, config: TrainConfig, env: EnvConfig, ranks: Ranks, folder: Path, stack: ExitStack, *, name: str
+    ) -> None:
+        """Evaluate in environments `env`, in the process `name` of a run."""
+        self._env, self._ranks, self._folder, self._stack = env, ranks, folder, stack
+        self._runner = runner_config(config, env, keep=())
+        self._live = (folder, f"{name}-eval") if config.runner.logger.live else None
         self._envs: VectorEnv | None = None
 
     def results(self, trainer: Course) -> list[EpisodeResult]:
@@ -34,23 +36,14 @@ class Evaluator:
 
     def share(self, policy: Batched, step: int) -> list[EpisodeResult]:
         """Play this rank's share of the held-out episodes."""
-        env, envs = self._env, self._opened()
-        starts = held_out(tasks_of(envs), env.episodes, env.seed or 0, env.init_states)
-        episodes = list(enumerate(starts))
+        if self._envs is None:  # opened when they are first needed
+            count = max(1, len(self._ranks.share(self._env.total_num_envs)))
+            self._envs = self._stack.enter_context(self._env.open(count, live=self._live))
+        episodes = list(enumerate(self._env.held_out(self._envs)))
         mine = [episodes[i] for i in self._ranks.share(len(episodes))]
-        videos = videos_for(env, envs.simulator_spec, self._folder / "video" / "eval", step)
-        runner = runner_config(self._config, keep=())
+        videos = self._env.videos(self._envs.simulator_spec, self._folder / "video" / "eval", f"global_step_{step}")
         try:
-            return list(results_of(envs, policy.for_evaluation(), mine, runner, [videos] if videos else []))
+            return list(results_of(self._envs, policy.for_evaluation(), mine, self._runner, [videos] if videos else []))
         finally:
             if videos:
                 videos.close()
-
-    def _opened(self) -> VectorEnv:
-        """Open environments when they are first needed."""
-        if self._envs is None:
-            count = max(1, len(self._ranks.share(self._env.total_num_envs or 1)))
-            self._envs = self._stack.enter_context(opened(self._env, count))
-            if self._config.runner.logger.live:
-                self._stack.enter_context(LiveView(self._envs, self._folder, f"{self._name}-eval"))
-        return self._envs

@@ -21,7 +21,14 @@ from manyarms.learning.config import TrainConfig
 from manyarms.learning.digests import steps_of
 from manyarms.learning.settings import Settings
 from manyarms.learning.variables import shown
-from manyarms.reporting.reading import drop_after, read_lines
+from manyarms.reporting.files import (
+    check_goes_on_inside,
+    drop_after,
+    make_folder,
+    not_written,
+    read_lines,
+    write_atomically,
+)
 from manyarms.reporting.results import EpisodeResult, by_task
 from manyarms.reporting.runs import (
     EVALUATIONS_FILE,
@@ -33,7 +40,6 @@ from manyarms.reporting.runs import (
     add_evaluation,
     read_metrics,
 )
-from manyarms.reporting.writing import check_goes_on_inside, make_folder, not_written, write_atomically
 
 
 class RunFolder:
@@ -132,7 +138,7 @@ class RunFolder:
             started=_now(),
             machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             policy=shown(config.actor.model.model_type),
-            simulator=config.train.label,
+            simulator=config.label,
             tasks=[task for task in tasks if task],
             from_step=step,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from manyarms.errors import ConfigError, StartError
-from manyarms.learning.assembly import simulators_in
 from manyarms.learning.config import TrainConfig
 from manyarms.policies.checkpoints import KINDS
 from manyarms.vector.foresight import foresee
@@ -23,7 +22,7 @@ def lacks(config: TrainConfig) -> list[str]:
         if not Path(model.model_path).expanduser().is_dir():
             found.append(f"there is no folder {model.model_path} (actor.model.model_path)")
     try:
-        simulators = [*simulators_in(config.train), *simulators_in(config.eval)]
+        simulators = [*config.train.simulator_configs(), *config.eval.simulator_configs()]
     except ConfigError as error:  # an interpreter that is not here
         return [*found, error.what]
     unlike = {(each.id, each.python, str(each.options.get("tasks"))): each for each in simulators}
@@ -33,5 +32,5 @@ def lacks(config: TrainConfig) -> list[str]:
 def refuse(found: list[str], config: TrainConfig) -> None:
     """Refuse a run that lacks something."""
     if found:
-        names = " and ".join(sorted({simulator.partition("/")[0] for simulator in config.train.label.split(" and ")}))
+        names = " and ".join(sorted({simulator.partition("/")[0] for simulator in config.label.split(" and ")}))
         raise StartError("this run cannot start here", why="\n".join(found), do=f"manyarms doctor {names} tells more")

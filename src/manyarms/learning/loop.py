@@ -16,12 +16,12 @@ from manyarms.learning.interrupts import Interrupts, Stopped
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.settings import Settings
 from manyarms.learning.variables import shown
-from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.charts import Plot
+from manyarms.reporting.console import Shown, Telling
+from manyarms.reporting.progress import TrainingBoard
 from manyarms.reporting.report import training_plot, write_report
 from manyarms.reporting.results import EpisodeResult, by_task, summarise
 from manyarms.reporting.runs import StopReason
-from manyarms.reporting.showing import Shown, Telling
 from manyarms.reporting.trackers import Trackers, open_trackers
 
 

@@ -14,15 +14,15 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
     """Return what to tell about a run: a name and a sentence each."""
     train, judged, algorithm = config.train, config.eval, config.algorithm
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    envs = train.total_num_envs or 1
-    workers = world * math.ceil(math.ceil(envs / world) / (train.rows_per_worker or 1))
+    envs = train.total_num_envs
+    workers = world * math.ceil(math.ceil(envs / world) / train.rows_per_worker)
     where = f" in {workers} processes on {world} rank{'s' if world > 1 else ''}"
     if config.cluster.placed:
         where = ", placed as below"
     episodes, updates = config.episodes_per_step, config.runner.updates
     tasks = f", tasks {', '.join(shown(train.tasks))}" if train.tasks else ""
     rows = [
-        ("simulator", f"{train.label}{tasks}"),
+        ("simulator", f"{config.label}{tasks}"),
         ("environments", f"{envs}{where}"),
         ("policy", f"{shown(config.actor.model.model_type)}, chunks of {config.actor.model.num_action_chunks} actions"),
         ("algorithm", f"{algorithm.adv_type}, {algorithm.update_epoch} passes over each update's decisions"),
@@ -49,17 +49,13 @@ def plan(config: TrainConfig) -> list[tuple[str, str]]:
 
 def _code(config: TrainConfig) -> list[str]:
     """Return modules, files and interpreters that a config has run, beside those of ours and of installed plug-ins."""
-    named: list[str | None] = [config.actor.model.model_type, config.cloning.expert, config.algorithm.adv_type]
+    named = [config.actor.model.model_type, config.cloning.expert, config.algorithm.adv_type]
     named += [*config.runner.logger.logger_backends, *config.train.rewards]
-    started: list[str | None] = []
-    for env in (config.train, config.eval):
-        named += [env.simulator, *env.tasks]
-        started.append(env.python)
-        for one in env.simulators:
-            named += [one.get("simulator"), *one.get("tasks", ())]
-            started.append(one.get("python"))
-    code = [name for name in named if name and plugins.is_import_string(name)]
-    return list(dict.fromkeys([*code, *(python for python in started if python)]))
+    simulators = [*config.train.simulators, *config.eval.simulators]
+    for each in simulators:
+        named += [each.simulator, *each.tasks]
+    code = [name for name in named if plugins.is_import_string(name)]
+    return list(dict.fromkeys([*code, *(each.python for each in simulators if each.python)]))
 
 
 def _update(config: TrainConfig) -> str:

@@ -36,11 +36,16 @@ class Settings:
     warnings: tuple[str, ...]
 
 
-def load(source: str, overrides: Sequence[str] = ()) -> Settings:
-    """Read a YAML file (and those its `base` names), or a recipe by its name, and put ``key=value`` words on top."""
+def load(source: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Settings:
+    """Read a YAML file (and those its `base` names), or a recipe by its name.
+
+    On top come ``key=value`` words, and on top of those `values`, by their dotted keys.
+    """
     name, given = read(source)
     for word in overrides:
         given = _overridden(given, word)
+    for key, value in (values or {}).items():
+        given = _merged(given, key, value)
     return _checked(given, name, called=Path(name).stem)
 
 
@@ -59,6 +64,15 @@ def _overridden(given: DictConfig, word: str) -> DictConfig:
         check_characters(word)
         check_yaml(value)
         merged = OmegaConf.merge(given, OmegaConf.from_dotlist([word]))
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _merged(given: DictConfig, key: str, value: Any) -> DictConfig:
+    with refusing(f"the value of {key!r} cannot be read", _kind_of(key)):
+        added = OmegaConf.create({})
+        OmegaConf.update(added, key, value)
+        merged = OmegaConf.merge(given, added)
     assert isinstance(merged, DictConfig)
     return merged
 

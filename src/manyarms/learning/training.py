@@ -11,7 +11,7 @@ import torch
 
 from manyarms.errors import ConfigError
 from manyarms.learning import checkpoint, loop
-from manyarms.learning.assembly import opened, policy_for, recipe_for, trainer_for, videos_for
+from manyarms.learning.assembly import policy_for, recipe_for, trainer_for
 from manyarms.learning.evaluator import Evaluator
 from manyarms.learning.folder import RunFolder
 from manyarms.learning.interrupts import Interrupts, Stopped
@@ -21,9 +21,8 @@ from manyarms.learning.settings import Settings
 from manyarms.learning.trainer import Trainer
 from manyarms.learning.warm_start import first_weights
 from manyarms.policies.trainable import TrainablePolicy
-from manyarms.reporting.evaluation import tasks_of
-from manyarms.reporting.live import LiveView, forget_earlier
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.live import forget_earlier
+from manyarms.reporting.results import EpisodeResult, tasks_of
 
 
 def train(settings: Settings, *, resume: bool = False) -> TrainResult:
@@ -59,19 +58,18 @@ class LocalBackend:
         config = settings.config
         self._config, self._ranks, self._folder = config, ranks, folder
         self._interrupts = interrupts
-        torch.set_num_threads(config.actor.threads)
-        num_envs = len(ranks.share(config.train.total_num_envs or 1))
+        stack.enter_context(_threads(config.actor.threads))
+        num_envs = len(ranks.share(config.train.total_num_envs))
         if not num_envs:
             raise ConfigError(f"{ranks.world} ranks, but total_num_envs is {config.train.total_num_envs}")
-        self._envs = stack.enter_context(opened(config.train, num_envs))
+        name = f"rank-{ranks.rank}"
+        live = (folder.path, name) if config.runner.logger.live else None
+        self._envs = stack.enter_context(config.train.open(num_envs, live=live))
         self.tasks = tasks_of(self._envs)
         self._recipe = recipe_for(config, ranks, num_envs)
         self._batched = policy_for(self._recipe, self._envs.simulator_spec, config)
         self._policy = self._batched.policy
-        name = f"rank-{ranks.rank}"
-        self._evaluator = Evaluator(config, ranks, folder.path, stack, name=name)
-        if config.runner.logger.live:
-            stack.enter_context(LiveView(self._envs, folder.path, name))
+        self._evaluator = Evaluator(config, config.eval, ranks, folder.path, stack, name=name)
 
     @property
     def iteration(self) -> int:
@@ -126,8 +124,8 @@ class LocalBackend:
     @contextmanager
     def _filmed(self, trainer: Trainer) -> Iterator[None]:
         """Film the episodes of the next update, where that is wanted."""
-        folder = self._folder.path / "video" / "train"
-        videos = videos_for(self._config.train, self._envs.simulator_spec, folder, trainer.iteration + 1)
+        folder, step = self._folder.path / "video" / "train", trainer.iteration + 1
+        videos = self._config.train.videos(self._envs.simulator_spec, folder, f"global_step_{step}")
         if videos is None or not self._ranks.first:
             yield
             return
@@ -137,6 +135,17 @@ class LocalBackend:
         finally:
             trainer.runner.watch([])
             videos.close()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Have PyTorch use so many CPU threads; afterwards, as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_reference(checkpoints: Path, reference: TrainablePolicy | None) -> None:

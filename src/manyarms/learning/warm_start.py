@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from manyarms.environments import EnvConfig
 from manyarms.errors import ConfigError
 from manyarms.learning import checkpoint
-from manyarms.learning.assembly import opened
 from manyarms.learning.cloning import clone
-from manyarms.learning.config import CloningSettings, EnvSettings, TrainConfig
+from manyarms.learning.config import CloningSettings, TrainConfig
 from manyarms.learning.demonstrations import Demonstrations, demonstrations, recorded
 from manyarms.policies.base import ActionChunk, Observations, Policy, needs_of
 from manyarms.policies.registry import find_policy, make_policy
 from manyarms.policies.trainable import TrainablePolicy
-from manyarms.reporting.evaluation import held_out, tasks_of
 from manyarms.reporting.recording import Recording
+from manyarms.reporting.results import held_out, tasks_of
 from manyarms.rollout import Runner, RunnerConfig
 
 
@@ -34,13 +34,13 @@ class _Watched:
 
 
 def examples_for(
-    policy: TrainablePolicy, settings: CloningSettings, env: EnvSettings, *, trust_code: bool = False
+    policy: TrainablePolicy, settings: CloningSettings, env: EnvConfig, *, trust_code: bool = False
 ) -> Demonstrations:
     """Return what the policy is to imitate."""
     if settings.demonstrations:
         return demonstrations(Recording(settings.demonstrations), policy.imitation_horizon, fields=policy.reads)
     needs = needs_of(find_policy(settings.expert, trust_code=trust_code))
-    with opened(replace(env, options={**env.options, **needs}), env.total_num_envs or 1) as envs:
+    with replace(env, options={**env.options, **needs}).open(env.total_num_envs) as envs:
         made = make_policy(settings.expert, envs.simulator_spec, trust_code=trust_code)
         expert = _Watched(made, policy.cameras)
         runner = Runner(envs, expert, RunnerConfig(keep=policy.reads, replan_horizon=1))
@@ -52,7 +52,7 @@ def examples_for(
 def warm_start(
     policy: TrainablePolicy,
     settings: CloningSettings,
-    env: EnvSettings,
+    env: EnvConfig,
     told: Callable[[int, float], None] = lambda step, loss: None,
     *,
     trust_code: bool = False,

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from manyarms.learning.assembly import opened, policy_for, recipe_for, runner_for, videos_for
+from manyarms.environments import EnvConfig
+from manyarms.learning.assembly import policy_for, recipe_for, runner_for
 from manyarms.learning.batch import EpisodeSummary
 from manyarms.learning.checkpoint import Recipe
-from manyarms.learning.config import EnvSettings, TrainConfig
+from manyarms.learning.config import TrainConfig
 from manyarms.learning.evaluator import Evaluator
 from manyarms.learning.ranks import Ranks
 from manyarms.learning.warm_start import first_weights
@@ -22,9 +23,7 @@ from manyarms.placement.faults import Whereabouts, whereabouts
 from manyarms.placement.offload import Room
 from manyarms.placement.seats import Seat
 from manyarms.placement.weights import Broadcast, Held, Weights, pack
-from manyarms.reporting.evaluation import tasks_of
-from manyarms.reporting.live import LiveView
-from manyarms.reporting.results import EpisodeResult
+from manyarms.reporting.results import EpisodeResult, tasks_of
 from manyarms.rollout import Episode
 from manyarms.simulators.base import Spec
 from manyarms.vector import EpisodeId
@@ -65,8 +64,9 @@ class RolloutRole:
         config, seat, folder = self._config, self._seat, self._folder
         seat.enter()
         torch.set_num_threads(config.actor.threads)
-        env = _rendering_on(config.train, seat)
-        self._envs = self._stack.enter_context(opened(env, seat.num_envs))
+        name = f"rollout-{seat.rank}"
+        live = (folder, name) if config.runner.logger.live else None
+        self._envs = self._stack.enter_context(_rendering_on(config.train, seat).open(seat.num_envs, live=live))
         ranks = Ranks(seat.rank, seat.world, seat.device)
         self._recipe = recipe_for(config, ranks, seat.most_envs)
         self._batched = policy_for(self._recipe, self._envs.simulator_spec, config)
@@ -74,11 +74,8 @@ class RolloutRole:
         self._policy.prepare_to_learn()  # weights arrive as who learns holds them, and have to be judged alike
         self._policy.eval()
         self._runner = runner_for(config, self._envs, self._batched)
-        judged = replace(config, env=replace(config.env, eval=_rendering_on(config.eval, seat)))
-        name = f"rollout-{seat.rank}"
-        self._evaluator = Evaluator(judged, ranks, folder, self._stack, name=name)
-        if config.runner.logger.live:
-            self._stack.enter_context(LiveView(self._envs, folder, name))
+        evaluated = _rendering_on(config.eval, seat)
+        self._evaluator = Evaluator(config, evaluated, ranks, folder, self._stack, name=name)
         self._held = Held(self._policy)
         self._room = Room([self._policy], seat.device, shared=seat.offloads)
         self._broadcast: Broadcast | None = None
@@ -148,7 +145,7 @@ class RolloutRole:
         videos = None
         if step is not None:
             folder = self._folder / "video" / "train"
-            videos = videos_for(self._config.train, self._envs.simulator_spec, folder, step)
+            videos = self._config.train.videos(self._envs.simulator_spec, folder, f"global_step_{step}")
         if videos is None:
             yield
             return
@@ -167,7 +164,7 @@ class RolloutRole:
         self._stack.close()
 
 
-def _rendering_on(env: EnvSettings, seat: Seat) -> EnvSettings:
+def _rendering_on(env: EnvConfig, seat: Seat) -> EnvConfig:
     if not seat.egl_devices:
         return env
     return replace(env, options={"egl_device": seat.egl_devices, **env.options})

@@ -66,11 +66,10 @@ def plan_for(config: TrainConfig, found: Sequence[Node], *, alike: bool = False)
     settings: dict[str, object] = {"num_nodes": cluster.num_nodes, "node_groups": cluster.node_groups}
     if cluster.cpu_slots is not None:
         settings["cpu_slots"] = cluster.cpu_slots
-    env = config.train
-    simulators = [name for name in [env.simulator, *(one["simulator"] for one in env.simulators)] if name]
+    simulators = [each.simulator for each in config.train.simulators]
     totals = Totals(
-        config.train.total_num_envs or 1,
-        config.train.rows_per_worker or 1,
+        config.train.total_num_envs,
+        config.train.rows_per_worker,
         lockstep=any(map(_steps_in_groups, simulators)),
         pipeline_stage_num=config.rollout.pipeline_stage_num,
         starts_per_step=config.episodes_per_step // config.algorithm.group_size,

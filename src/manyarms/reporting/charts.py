@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.writing import write_atomically
+from manyarms.reporting.files import write_atomically
 
 #: Style sheets, scripts and pages, as browsers get them.
 PAGE = Path(__file__).parent / "page"

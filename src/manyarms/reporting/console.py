@@ -1,23 +1,22 @@
-"""Tables and progress: drawn in a terminal or a notebook, plain lines anywhere else."""
+"""Results as people read them: told once, then put as plain text, as tables in a terminal, or as HTML in a notebook."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from manyarms.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-
-#: Without a terminal, how often a line of progress is worth printing.
-_SECONDS_BETWEEN_LINES = 10.0
+#: Colours and sizes are the notebook's own, so that one table suits light and dark.
+_CELL = "text-align:left;padding:2px 16px 2px 0;border:0;background:none"
+_SOFT = "opacity:.65;font-weight:normal"
 
 
 def console_of(*, stderr: bool = False) -> Console:
@@ -34,14 +33,14 @@ def say(*lines: str, stderr: bool = False) -> None:
 
 def table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
     """Print rows, under a title if there is one."""
-    from rich.table import Table
+    from rich.table import Table as Drawn
 
     console = console_of()
     if not console.is_terminal:
         say(*[title] * bool(title), *lined_up(rows, header))
         return
     title, header, rows = printable(title), _printable(header), [_printable(row) for row in rows]
-    drawn = Table(title=title or None, title_justify="left", title_style="bold", show_header=bool(header))
+    drawn = Drawn(title=title or None, title_justify="left", title_style="bold", show_header=bool(header))
     for column in header or [""] * len(rows[0]):
         drawn.add_column(column)
     for row in rows:
@@ -60,158 +59,114 @@ def _printable(words: Sequence[str]) -> list[str]:
     return [printable(word) for word in words]
 
 
-class Scoreboard:
-    """Successes by task while they come in: a live table in a terminal, a bar in a notebook, else a line at times."""
+@dataclass(frozen=True)
+class Table:
+    """Rows of words."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._scores: dict[str, list[int]] = {}
-        self._console = console_of(stderr=True)
-        self._live: Any = None
-        self._cell: Cell | None = None
-        self._printed = time.monotonic()
-
-    def __enter__(self) -> Scoreboard:
-        if self._console.is_jupyter:
-            self._cell = Cell()
-        elif self._console.is_terminal:
-            from rich.live import Live
-
-            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._draw)
-            self._live.start()
-        return self
-
-    def add(self, task: str, success: bool) -> None:
-        """Count an episode."""
-        score = self._scores.setdefault(task, [0, 0])
-        score[0] += success
-        score[1] += 1
-        won, played = (sum(score[i] for score in self._scores.values()) for i in (0, 1))
-        if self._cell is not None:
-            if self._cell.due:
-                self._cell.draw(progress_bar("episodes", played, self._total, f"{100 * won / played:.0f} % solved"))
-        elif self._live is None and time.monotonic() - self._printed > _SECONDS_BETWEEN_LINES:
-            self._printed = time.monotonic()
-            print(f"{played} of {self._total} episodes, {100 * won / played:.0f} % solved", flush=True)
-
-    def _draw(self) -> Any:
-        from rich.table import Table
-
-        drawn = Table(title=f"{sum(s[1] for s in self._scores.values())} of {self._total} episodes")
-        for column in ("task", "solved", "success"):
-            drawn.add_column(column)
-        for task, (won, played) in self._scores.items():
-            drawn.add_row(printable(task), f"{won} / {played}", f"{100 * won / played:.0f} %")
-        return drawn
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-        if self._cell is not None:
-            self._cell.clear()
+    rows: Sequence[Sequence[str]]
+    header: Sequence[str] = ()
+    title: str = ""
 
 
-@contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Give a function that takes how many more are done, and a word on how it goes."""
-    console = console_of(stderr=True)
-    if console.is_jupyter:
-        yield from _written_over(label, total)
-    elif console.is_terminal:
-        yield from _bar(console, label, total)
-    else:
-        yield _lines(label, total)
+@dataclass(frozen=True)
+class Telling:
+    """What there is to say, the headline first."""
+
+    headline: str
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
 
 
-def _bar(console: Console, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+class Shown(ABC):
+    """A result that can tell what it is; a dataclass that is one is made with ``repr=False``."""
 
-    words = [TextColumn(each, markup=False) for each in ("{task.description}", "{task.fields[note]}")]
-    columns = (words[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), words[1])
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(printable(label), total=total, note="")
-        done = 0
-        drawn = 0.0
+    @abstractmethod
+    def told(self) -> Telling:
+        """Return what people read of it."""
 
-        def advance(count: int, note: str) -> None:
-            nonlocal done, drawn
-            done += count
-            # A fast simulator makes ten thousand calls a second; drawing each would be what is measured.
-            if time.monotonic() - drawn > 0.1 or done >= total:
-                drawn = time.monotonic()
-                bar.update(task, completed=done, note=printable(note))
+    def show(self) -> None:
+        """Print it, with tables drawn where there is a terminal."""
+        telling = self.told()
+        say(telling.headline)
+        for part in telling.tables:
+            table(part.title, part.rows, part.header)
+        for note in telling.notes:
+            say(note)
 
-        yield advance
+    def __repr__(self) -> str:
+        telling = self.told()
+        lines = [telling.headline]
+        for part in telling.tables:
+            lines += [part.title] if part.title else []
+            lines += lined_up(part.rows, part.header)
+        return printable("\n".join([*lines, *telling.notes]))
 
-
-def _written_over(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    cell, done = Cell(), 0
-
-    def advance(count: int, note: str) -> None:
-        nonlocal done
-        done += count
-        if cell.due:
-            cell.draw(progress_bar(label, done, total, note))
-
-    try:
-        yield advance
-    finally:
-        cell.clear()
+    def _repr_html_(self) -> str:
+        telling = self.told()
+        notes = "".join(f'<div style="{_SOFT}">{_text(note)}</div>' for note in telling.notes)
+        tables = "".join(html_table(part) for part in telling.tables if part.rows)
+        return f"<div><div><strong>{_text(telling.headline)}</strong></div>{tables}{notes}</div>"
 
 
-def _lines(label: str, total: int) -> Callable[[int, str], None]:
-    done = 0
-    printed = time.monotonic()
-
-    def advance(count: int, note: str) -> None:
-        nonlocal done, printed
-        done += count
-        if time.monotonic() - printed > _SECONDS_BETWEEN_LINES:
-            printed = time.monotonic()
-            say(f"{label}: {done} of {total} {note}", stderr=True)
-
-    return advance
+def html_table(part: Table) -> str:
+    """Return a table for a notebook's output."""
+    title = f'<div style="margin-top:8px">{_text(part.title)}</div>' if part.title else ""
+    head = "".join(f'<th style="{_CELL};{_SOFT}">{_text(word)}</th>' for word in part.header)
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return (
+        f'{title}<table style="border-collapse:collapse;border:0;margin:4px 0">{head}<tbody>'
+        f"{''.join(map(_html_row, part.rows))}</tbody></table>"
+    )
 
 
-# -- in a notebook ----------------------------------------------------------------------------------------------------
+def _html_row(row: Sequence[str]) -> str:
+    cells = "".join(f'<td style="{_CELL}">{_text(cell)}</td>' for cell in row)
+    return f"<tr>{cells}</tr>"
 
 
-#: Browsers redraw what they are sent; more often than this nobody can follow.
-_SECONDS_BETWEEN = 0.25
+def _text(words: str) -> str:
+    return escape(words).replace("\n", "<br/>")
 
 
-class Cell:
-    """What is drawn here replaces what was there."""
+# -- a server as a result ---------------------------------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._drawn = -_SECONDS_BETWEEN
+
+class Server(Protocol):
+    """Runs in a thread of its own between `__enter__` and `__exit__`."""
 
     @property
-    def due(self) -> bool:
-        """Whether it is time to draw again."""
-        return time.monotonic() - self._drawn >= _SECONDS_BETWEEN
+    def url(self) -> str: ...
 
-    def draw(self, html: str) -> None:
-        """Put this in the place, now."""
-        from IPython.display import HTML, display
+    def __enter__(self) -> Any: ...
 
-        if self._handle is None:
-            self._handle = display(HTML(html), display_id=True)
-        else:
-            self._handle.update(HTML(html))
-        self._drawn = time.monotonic()
-
-    def clear(self) -> None:
-        """Leave nothing behind."""
-        if self._handle is not None:
-            self.draw("")
+    def __exit__(self, kind: None, error: None, trace: None, /) -> Any: ...
 
 
-def progress_bar(label: str, done: int, total: int, note: str) -> str:
-    """Return a line with a bar."""
-    words = " · ".join(escape(word) for word in (label, f"{done} of {total}", note) if word)
-    drawn = f'<progress value="{done}" max="{max(total, 1)}" style="vertical-align:middle"></progress>'
-    return f"<div>{drawn} {words}</div>"
+S = TypeVar("S", bound=Server)
+
+
+class Background(Shown, Generic[S]):
+    """Serves until it is closed."""
+
+    def __init__(self, server: S) -> None:
+        """Begin at once."""
+        server.__enter__()
+        self._server: S | None = server
+        self.url = server.url
+        """Where it is found."""
+
+    @property
+    def closed(self) -> bool:
+        return self._server is None
+
+    def close(self) -> None:
+        """Answer the requests under way, then end."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

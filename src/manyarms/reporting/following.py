@@ -15,9 +15,8 @@ from typing import Any
 
 from manyarms.decoding import parsed
 from manyarms.reporting.charts import Point
-from manyarms.reporting.reading import content, line_of
+from manyarms.reporting.files import content, leads_out, line_of
 from manyarms.reporting.runs import CLOCKS, METRICS_FILE, LiveFile, MetricsLine, Run, RunFacts, Score, seconds_by_stage
-from manyarms.reporting.writing import leads_out
 
 #: Seconds of silence after which a process is probably dead.
 PATIENCE = 15.0

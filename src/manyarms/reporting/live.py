@@ -18,8 +18,8 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
+from manyarms.reporting.files import whole
 from manyarms.reporting.runs import LiveFile, LiveRow, LiveSheet
-from manyarms.reporting.writing import whole
 from manyarms.simulators.base import flatten
 from manyarms.simulators.registry import split_id
 from manyarms.vector import VectorEnv

@@ -24,8 +24,8 @@ from manyarms.decoding import read_object
 from manyarms.errors import ConfigError, NotEnoughMemory
 from manyarms.policies.scripted import ReplayPolicy
 from manyarms.reporting.charts import Curve, Lines, Plot
-from manyarms.reporting.showing import Shown, Table, Telling
-from manyarms.reporting.writing import make_folder, not_written, whole, write_atomically
+from manyarms.reporting.console import Shown, Table, Telling
+from manyarms.reporting.files import make_folder, not_written, whole, write_atomically
 from manyarms.rollout import Episode, Steps
 from manyarms.simulators.base import Field, Spec, SpecError
 from manyarms.vector import EpisodeId
@@ -290,6 +290,24 @@ def _fits(array: np.ndarray, field: Field, length: int, role: str) -> bool:
     return alike and array.shape == (length, *field.shape)
 
 
+def recorded_already(folder: Path, source: Mapping[str, object], episodes: Sequence[EpisodeId]) -> set[int]:
+    """Return which episodes a recording to be continued has; those of another recording are not mixed with it."""
+    if not (folder / "recording.json").exists():
+        return set()
+    recording = Recording(folder)
+    wanted = {position: episode.key for position, episode in enumerate(episodes)}
+    differs = [name for name in ("simulator", "options") if recording.head.get(name) != source[name]]
+    if not differs and any(wanted.get(o.position, o.id.key) != o.id.key for o in recording.outcomes()):
+        differs = ["tasks or seeds"]
+    if differs:
+        raise ConfigError(
+            f"{folder} was begun with other settings",
+            why=f"these differ: {', '.join(differs)}",
+            do="use the same, or another --out",
+        )
+    return set(recording.positions)
+
+
 def _means(outcomes: Sequence[Outcome]) -> tuple[str, str, str]:
     count = len(outcomes)
     steps, earned = sum(o.length for o in outcomes) / count, sum(o.total_reward for o in outcomes) / count
@@ -323,3 +341,72 @@ def _path(folder: Path, position: int) -> Path:
 
 def _copied(observation: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array.copy() for name, array in observation.items()}
+
+
+# -- the second time --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class ReplayResult(Shown):
+    """How episodes came out the second time."""
+
+    recording: Path
+    positions: tuple[int, ...]
+    """The episodes that were played back."""
+    differences: dict[int, str]
+    """The first difference of each episode that has one."""
+
+    @property
+    def same(self) -> bool:
+        """Whether all came out the same, bit for bit."""
+        return not self.differences
+
+    def told(self) -> Telling:
+        count = len(self.positions)
+        notes = [f"✗ episode {position}: {difference}" for position, difference in sorted(self.differences.items())]
+        headline = f"{count - len(self.differences)} of {count} episodes came out the same, bit for bit"
+        return Telling(headline, notes=notes)
+
+
+class Comparison:
+    """A sink that holds every step against a recording."""
+
+    def __init__(self, recorded: Mapping[bytes, RecordedEpisode], cameras: Sequence[str]) -> None:
+        self.cameras = tuple(cameras)
+        self.differences: dict[int, str] = {}
+        self._recorded = recorded
+        self._rows: dict[int, tuple[RecordedEpisode, int]] = {}
+
+    def begin(self, row: int, episode: EpisodeId, text: str, observation: Mapping[str, np.ndarray]) -> None:
+        recorded = self._recorded[episode.key]
+        self._rows[row] = (recorded, 0)
+        self._compare(recorded, 0, observation)
+        if text != recorded.text:
+            self._note(recorded, f"it is told {text!r}, not {recorded.text!r}")
+
+    def advance(self, row: int, steps: Steps) -> None:
+        recorded, step = self._rows[row]
+        if step < len(recorded) and steps.rewards[0] != recorded.rewards[step]:
+            self._note(recorded, f"reward of step {step + 1}: {steps.rewards[0]} instead of {recorded.rewards[step]}")
+        self._compare(recorded, step + 1, steps.observation)
+        self._rows[row] = (recorded, step + 1)
+
+    def end(self, row: int, episode: Episode | None) -> None:
+        recorded, step = self._rows.pop(row)
+        if episode is not None and (step != len(recorded) or episode.success != recorded.success):
+            found, wanted = (("solved" if e.success else "not solved") for e in (episode, recorded))
+            self._note(recorded, f"{step} steps, {found}, instead of {len(recorded)}, {wanted}")
+
+    def _compare(self, recorded: RecordedEpisode, step: int, observation: Mapping[str, np.ndarray]) -> None:
+        for name, values in recorded.observations.items():
+            if name not in observation or step >= len(values):
+                continue
+            seen, wanted = observation[name], values[step]
+            if seen.shape != wanted.shape:
+                self._note(recorded, f"{name or 'observation'} is {seen.shape}, not {wanted.shape}")
+            elif seen.tobytes() != wanted.tobytes():
+                away = np.abs(seen.astype(np.float64) - wanted.astype(np.float64)).max()
+                self._note(recorded, f"{name or 'observation'} after {step} steps is {away:.3g} away")
+
+    def _note(self, recorded: RecordedEpisode, difference: str) -> None:
+        self.differences.setdefault(recorded.position, difference)

@@ -33,9 +33,9 @@ from manyarms.reporting.charts import (
     small_chart,
     stacked_chart,
 )
+from manyarms.reporting.files import write_atomically
 from manyarms.reporting.results import wilson
 from manyarms.reporting.runs import CLOCKS, Run, Score, newest_videos, seconds_by_stage
-from manyarms.reporting.writing import write_atomically
 
 _VIDEO_BYTES = 20 << 20
 

@@ -1,20 +1,36 @@
-"""Results of evaluations: one line an episode on disk, success with its uncertainty, one number first."""
+"""Evaluations, by command and inside training alike: episodes played, success with its uncertainty, lines on disk."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyarms.errors import ConfigError
-from manyarms.reporting.reading import document, is_count, number, read_lines, words
-from manyarms.reporting.writing import make_folder, not_written, write_atomically
-from manyarms.rollout import Episode
+from manyarms.policies.base import Policy
+from manyarms.reporting.charts import Bar, Bars, Plot
+from manyarms.reporting.console import Shown, Table, Telling
+from manyarms.reporting.files import (
+    document,
+    is_count,
+    make_folder,
+    not_written,
+    number,
+    read_lines,
+    words,
+    write_atomically,
+)
+from manyarms.rollout import Episode, Runner, RunnerConfig, Sink, starts
+from manyarms.vector import EpisodeId, VectorEnv
+
+if TYPE_CHECKING:
+    from manyarms.reporting.video import Video
 
 #: Two-sided 95 %.
 _Z = 1.959963984540054
@@ -111,12 +127,108 @@ def by_task(results: Iterable[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
     return groups
 
 
+@dataclass(frozen=True, repr=False)
+class EvalResult(Shown):
+    """What came out."""
+
+    results: list[EpisodeResult]
+    complete: bool
+    """Whether every episode of every rank is in."""
+    folder: Path
+    videos: list[Path]
+    title: str = ""
+    """Which policy did what."""
+
+    def told(self) -> Telling:
+        overall = summarise(self.results)
+        counted = f"{overall.successes} of {overall.episodes} episodes, {overall.between}"
+        rows = []
+        for task, found in self._tasks():
+            low, high = found.interval
+            rows.append(
+                (
+                    task,
+                    f"{found.successes} / {found.episodes}",
+                    f"{100 * found.success:.1f} %",
+                    f"{100 * low:.1f} – {100 * high:.1f} %",
+                    f"{found.mean_length:.1f}",
+                )
+            )
+        header = ("task", "solved", "success", "95 % interval", "mean steps")
+        films = f", {len(self.videos)} video{'s' * (len(self.videos) > 1)}" if self.videos else ""
+        notes = [f"results: {self.folder}{films}"]
+        if not self.complete:
+            notes.insert(0, "other ranks are still at work; the last one to finish writes results.json")
+        return Telling(f"{100 * overall.success:.1f} % success ({counted})", [Table(rows, header, self.title)], notes)
+
+    def _tasks(self) -> list[tuple[str, TaskSummary]]:
+        return [(task or "all episodes", summarise(group)) for task, group in by_task(self.results).items()]
+
+    def plot(self) -> Plot:
+        """Draw every task's success with its interval."""
+        bars = [
+            Bar(task, found.success, f"{found.successes} / {found.episodes}", found.interval)
+            for task, found in self._tasks()
+        ]
+        return Plot(self.told().headline, [Bars("success, with its 95 % interval", bars, rates=True)])
+
+    def video(self, number: int = 0) -> Video:
+        """Return one of the videos, to be seen in a notebook; failures come first."""
+        if not self.videos:
+            raise ConfigError("there are no videos", do="evaluate with videos=1")
+        from manyarms.reporting.video import Video
+
+        return Video(self.videos[number])
+
+
+# -- playing ----------------------------------------------------------------------------------------------------------
+
+
+def held_out(tasks: Sequence[str | None], episodes: int, seed: int, init_states: int | None = None) -> list[EpisodeId]:
+    """Return so many episodes a task, tasks in turn, so that an evaluation cut short knows something of each."""
+    return list(itertools.islice(starts(tasks, seed, init_states=init_states), episodes * len(tasks)))
+
+
+def tasks_of(envs: VectorEnv) -> list[str | None]:
+    """Return the tasks that rows can play; [None] where the simulator has only itself."""
+    return list(dict.fromkeys(name for row in envs.row_tasks for name in row)) or [None]
+
+
+def results_of(
+    envs: VectorEnv,
+    policy: Policy,
+    episodes: Sequence[tuple[int, EpisodeId]],
+    config: RunnerConfig,
+    sinks: Sequence[Sink] = (),
+) -> Iterator[EpisodeResult]:
+    """Play episodes, each with its position among all; yield what came of them, in their order."""
+    if not episodes:
+        return
+    runner = Runner(envs, policy, config, sinks=sinks)
+    for (position, _), episode in zip(episodes, runner.play([episode for _, episode in episodes]), strict=True):
+        yield EpisodeResult.of(position, episode)
+
+
+# -- on disk ----------------------------------------------------------------------------------------------------------
+
+
 class ResultFolder:
     """Results on disk while they come in: a file a rank, a line an episode, so that nothing finished is lost."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], *, rank: int = 0, resume: bool = False) -> None:
-        """Open a folder; one that holds results is continued only when asked to, and only with the same config."""
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        rank: int = 0,
+        resume: bool = False,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> None:
+        """Open a folder; one that holds results is continued only when asked to, and only with the same config.
+
+        `read` turns a config that an earlier version wrote into one as it is written now.
+        """
+        self.folder, self._rank = folder, rank
         self._path = folder / f"episodes-{rank}.jsonl"
         if self._path.exists() and not resume:
             raise ConfigError(f"{folder} holds results already", do="--resume to go on, or another --out")
@@ -124,14 +236,15 @@ class ResultFolder:
         make_folder(folder)
         self._config = known = folder / "config.json"
         text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
-        before = document(known) if self._begun and known.exists() else json.loads(text)
-        if before != json.loads(text):
-            differs = [name for name in config if before.get(name) != json.loads(text).get(name)]
-            raise ConfigError(
-                f"{folder} was begun with other settings",
-                why=f"these differ: {', '.join(differs)}",
-                do="use the same, or another --out",
-            )
+        if self._begun and known.exists():
+            before, now = read(document(known)), json.loads(text)
+            differs = [name for name in now if before.get(name) != now[name]]
+            if differs:
+                raise ConfigError(
+                    f"{folder} was begun with other settings",
+                    why=f"these differ: {', '.join(differs)}",
+                    do="use the same, or another --out",
+                )
         write_atomically(known, text)
         self._mend()
 
@@ -142,8 +255,15 @@ class ResultFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave no folder behind of an evaluation that failed before anything was played."""
+        if kind is None or not self._made:
+            return
         with suppress(OSError):  # another rank was faster
-            if kind is not None and self._made and [*self.folder.iterdir()] == [self._config]:
+            if not self._begun:
+                for path in (live := self.folder / "live").glob(f"eval-{self._rank}.*"):
+                    path.unlink()
+                live.rmdir()
+        with suppress(OSError):
+            if [*self.folder.iterdir()] == [self._config]:
                 self._config.unlink()
                 self.folder.rmdir()
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from manyarms.errors import ConfigError
 from manyarms.reporting.charts import Point
-from manyarms.reporting.reading import document, is_count, number, read_lines, words
+from manyarms.reporting.files import document, is_count, number, read_lines, words, write_atomically
 from manyarms.reporting.results import EpisodeResult, summarise, wilson
-from manyarms.reporting.writing import write_atomically
 
 FACTS_FILE, METRICS_FILE, EVALUATIONS_FILE = "run.json", "metrics.jsonl", "evaluations.jsonl"
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, quote, unquote
 from manyarms.errors import ConfigError
 from manyarms.reporting import runs
 from manyarms.reporting.watched import WatchedRun
-from manyarms.serving.hosts import Hosts, is_loopback
+from manyarms.serving.config import Hosts, is_loopback
 
 #: The port that is tried first, next to TensorBoard's.
 PORT = 6007

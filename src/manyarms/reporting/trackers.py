@@ -26,9 +26,8 @@ from urllib.request import urlopen
 from manyarms import plugins
 from manyarms.errors import ConfigError
 from manyarms.reporting.console import say
-from manyarms.reporting.reading import drop_after
+from manyarms.reporting.files import drop_after, not_written
 from manyarms.reporting.runs import METRICS_FILE, MetricsLine, read_metrics
-from manyarms.reporting.writing import not_written
 
 #: Our own, beside plug-ins' (entry points ``manyarms.trackers``) and import strings: name -> import string.
 BUILT_IN = {

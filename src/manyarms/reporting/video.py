@@ -1,4 +1,4 @@
-"""Videos of rows at work: one file a row or a grid of them, encoded on the side, playable even when cut short."""
+"""Videos, encoded on the side and playable even when cut short; of episodes, failures kept before successes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,9 @@ import numpy as np
 from av.error import FFmpegError
 
 from manyarms.errors import ConfigError
+from manyarms.rollout import Episode, Steps
+from manyarms.simulators.base import Spec
+from manyarms.vector import EpisodeId
 
 #: Frames that may wait for the encoder. When it cannot keep up, frames are left out: simulation never waits for it.
 _WAITING_BYTES = 256 << 20
@@ -108,60 +111,118 @@ class VideoWriter:
         self.close()
 
 
-class RowVideos:
-    """Films rows: each into its own file, or all into one grid."""
+# -- episodes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Film:
+    writer: VideoWriter
+    text: str
+    steps: int = 0
+    reward: float = 0.0
+
+
+@dataclass
+class _Kept:
+    """What is kept of a task: paths by whether the episode failed, oldest first."""
+
+    failures: list[Path] = field(default_factory=list)
+    successes: list[Path] = field(default_factory=list)
+
+
+class EpisodeVideos:
+    """Films every episode and keeps at most `keep` of each task."""
 
     def __init__(
         self,
-        directory: str | Path,
-        rows: Sequence[int] = (0,),
+        folder: Path,
+        spec: Spec,
         *,
-        grid: bool = False,
+        keep: int = 4,
+        field: str | None = None,
         fps: int = 20,
-        video_stride: int = 1,
-        info_on_video: bool = False,
-        name: str = "row",
+        captions: bool = False,
     ) -> None:
-        """Film `rows` at every `video_stride`-th frame; `info_on_video` writes a line under each picture."""
-        if video_stride < 1:
-            raise ConfigError(f"video_stride is {video_stride}; it must be at least 1")
-        self.rows = list(rows)
-        self._stride = video_stride
-        self._captions = info_on_video
-        self._seen = dict.fromkeys(self.rows, 0)
-        self._latest: dict[int, np.ndarray] = {}
-        files = [f"{name}-grid"] if grid else [f"{name}-{row}" for row in self.rows]
-        self._writers = [VideoWriter(Path(directory) / f"{file}.mp4", fps) for file in files]
-        self._grid = grid
-        if info_on_video:
-            _font()  # says now what is missing
+        """Film the image field `field` (default: the first)."""
+        images = {name: f.camera for name, f in spec.observations.items() if f.camera and f.dtype == "u1"}
+        if not images:
+            raise ConfigError("there is nothing to film: the simulator has no cameras", do="give it some: cameras=[…]")
+        if field is not None and field not in images:
+            raise ConfigError(f"there is no camera field {field!r}", do=f"choose from {', '.join(images)}")
+        self._field = field or next(iter(images))
+        self.cameras = (str(images[self._field]),)
+        self._folder, self._keep, self._fps, self._captions = folder, keep, fps, captions
+        self._films: dict[int, _Film] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._closing: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self.errors: list[str] = []
+        """What went wrong with files, for the end of the run: a full disk must not end it."""
 
-    @property
-    def paths(self) -> list[Path]:
-        """The files that are written."""
-        return [writer.path for writer in self._writers]
+    def begin(self, row: int, episode: EpisodeId, text: str, observation: Mapping[str, np.ndarray]) -> None:
+        name = "-".join(
+            part for part in (episode.task, f"seed{episode.seed}", episode.index and f"r{episode.index}") if part
+        )
+        path = self._folder / f"{name.replace('/', '_')}.mp4"
+        self._films[row] = _Film(VideoWriter(path, self._fps), text)
+        self._add(self._films[row], observation[self._field])
 
-    def add(self, frames: Mapping[int, np.ndarray], captions: Mapping[int, str] | None = None) -> None:
-        """Add one frame of each of some rows; rows of a grid that bring none show their last."""
-        for row, frame in frames.items():
-            if row not in self._seen:
-                continue
-            self._seen[row] += 1
-            if (self._seen[row] - 1) % self._stride:
-                continue
-            picture = with_caption(frame, (captions or {}).get(row, "")) if self._captions else frame
-            if self._grid:
-                self._latest[row] = picture.copy()
-            else:
-                self._writers[self.rows.index(row)].add(picture)
-        if self._grid and self._latest and (max(self._seen.values()) - 1) % self._stride == 0:
-            blank = np.zeros_like(next(iter(self._latest.values())))
-            self._writers[0].add(tiled([self._latest.get(row, blank) for row in self.rows]))
+    def advance(self, row: int, steps: Steps) -> None:
+        film = self._films[row]
+        film.steps += len(steps.rewards)
+        film.reward += float(steps.rewards.sum())
+        for frame in steps.frames.get(self._field, ()):
+            self._add(film, frame)
+        self._add(film, steps.observation[self._field], "success" if steps.success else "")
 
-    def close(self) -> None:
-        """Finish all files."""
-        for writer in self._writers:
+    def _add(self, film: _Film, frame: np.ndarray, word: str = "") -> None:
+        if self._captions:
+            frame = with_caption(frame, f"{film.text}  step {film.steps}  reward {film.reward:.2f}  {word}")
+        film.writer.add(frame)
+
+    def end(self, row: int, episode: Episode | None) -> None:
+        film = self._films.pop(row)
+        thread = threading.Thread(target=self._finish, args=(film.writer, episode), daemon=True)
+        thread.start()  # the encoder may have some way to go, and the row has not
+        self._closing = [*(t for t in self._closing if t.is_alive()), thread]
+
+    def _finish(self, writer: VideoWriter, episode: Episode | None) -> None:
+        try:
             writer.close()
+            if episode is None:
+                writer.path.unlink(missing_ok=True)
+                return
+            ending = "success" if episode.success else "failure"
+            path = writer.path.with_name(f"{writer.path.stem}-{ending}.mp4")
+            writer.path.replace(path)
+            with self._lock:
+                self._sort_in(episode, path)
+        except (FFmpegError, OSError, ValueError) as error:
+            self.errors.append(f"{writer.path}: {error}")
+            writer.path.unlink(missing_ok=True)
+
+    def _sort_in(self, episode: Episode, path: Path) -> None:
+        kept = self._kept.setdefault(episode.id.task or "", _Kept())
+        (kept.successes if episode.success else kept.failures).append(path)
+        while len(kept.failures) + len(kept.successes) > self._keep:
+            worst = kept.successes if kept.successes else kept.failures
+            worst.pop().unlink(missing_ok=True)
+
+    def close(self) -> list[Path]:
+        """Wait for the encoder; return what is kept, failures first."""
+        for row in list(self._films):
+            self.end(row, None)
+        for thread in self._closing:
+            thread.join()
+        paths: list[Path] = []
+        for kept in self._kept.values():
+            paths += kept.failures
+        for kept in self._kept.values():
+            paths += kept.successes
+        return paths
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

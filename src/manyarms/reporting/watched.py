@@ -13,8 +13,8 @@ from typing import Any
 
 from manyarms.reporting.charts import PERCENT, Scale, interval_bar, legend, line_chart, percent, share_bar, small_chart
 from manyarms.reporting.charts import number as in_words
+from manyarms.reporting.files import content, is_count, number
 from manyarms.reporting.following import SMALL, LiveFiles, Metrics, Pulse, Tail
-from manyarms.reporting.reading import content, is_count, number
 from manyarms.reporting.report import between, stage_colours, stage_legend, success_curves
 from manyarms.reporting.results import EpisodeResult, by_task, wilson
 from manyarms.reporting.runs import (
@@ -36,6 +36,9 @@ _PATIENCE = 120.0
 
 #: What a list of runs shows of each.
 _SUMMARY = ("name", "kind", "simulator", "policy", "tasks", "phase", "because", "silent", "done", "total", "success")
+
+#: What only a training run has.
+_OF_TRAINING = ("started", "finished", "seconds", "seconds_to_limit", "first_success", "speed", "steps", "judged")
 
 #: Bytes of a config.
 _LONGEST_CONFIG = 1 << 20
@@ -99,6 +102,7 @@ class WatchedRun:
         self.kind = kind_of(self.folder) or self.kind
         processes = self._live.read()
         found = self._evaluation() if self.kind == EVALUATION else self._training()
+        found = {**dict.fromkeys(_OF_TRAINING), **found}
         return {
             "name": self.folder.resolve().name,
             "folder": str(self.folder),
@@ -209,22 +213,14 @@ class WatchedRun:
         return {
             "simulator": facts.simulator,
             "policy": facts.policy,
-            "started": None,
-            "finished": None,
             "because": "all episodes are in" if whole else None,
             "status": StopReason.COMPLETED.value if whole else None,
             "resuming": False,
             "tasks": facts.tasks or [task for task in scores if task],
             "done": done,
             "total": self._planned(facts, whole),
-            "seconds": None,
             "seconds_an_update": (now - began) / (done - before) if done > before else None,
-            "seconds_to_limit": None,
             "success": _told(Score.sum(list(scores.values()))) if scores else None,
-            "first_success": None,
-            "speed": None,
-            "steps": None,
-            "judged": None,
         }
 
     def _scores(self) -> dict[str, Score]:

@@ -27,10 +27,8 @@ from manyarms import __version__
 from manyarms.errors import ConfigError, RolloutError
 from manyarms.policies.base import Policy, needs_of
 from manyarms.policies.msgpack_numpy import pack, unpack
-from manyarms.serving.batching import Batcher, say
-from manyarms.serving.config import ServerConfig, ServerCounts
-from manyarms.serving.hosts import Hosts, is_loopback
-from manyarms.serving.requests import Client, Reader
+from manyarms.serving.batching import Batcher, Client, Reader, say
+from manyarms.serving.config import Hosts, ServerConfig, ServerCounts, is_loopback
 from manyarms.simulators.base import Spec
 
 #: Characters of an error that a client is told; what it sent is repeated there.

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from manyarms.environments import EnvConfig, SimulatorSettings
 from manyarms.errors import ActionError
 from manyarms.simulators.base import flatten
-from manyarms.vector import Chunk, EpisodeId, VectorEnv, make_vec
+from manyarms.vector import Chunk, EpisodeId, VectorEnv
+from manyarms.vector.config import name_of
 
 _SEED = 7
 
@@ -31,7 +33,8 @@ class Subject:
 
     def make(self, num_envs: int = 2, **settings: Any) -> VectorEnv:
         """Make a vector environment of it."""
-        return make_vec(self.simulator, num_envs, **{**self.options, **settings})
+        simulator = SimulatorSettings(name_of(self.simulator))
+        return EnvConfig((simulator,), {**self.options, **settings}, action_bounds="error", copy=True).make(num_envs)
 
     def actions(self, envs: VectorEnv, count: int, seed: int = 0) -> list[Any]:
         """Return random single actions, the same for the same seed."""

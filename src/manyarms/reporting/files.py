@@ -1,4 +1,4 @@
-"""Files that nobody ever sees half of, and words for those that cannot be written."""
+"""Files of a run: nobody ever sees half of one, and what others may have written into one is held to be of its kind."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeGuard
 
+from manyarms.decoding import parsed
 from manyarms.errors import ConfigError, DiskError
+
+#: Beyond these, sums and squares are no numbers any more, and steps no longer exact in a browser.
+_LARGEST, _LARGEST_COUNT = 1e100, 2**53
+
+#: Bytes of a document.
+_LONGEST = 64 << 20
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -84,3 +95,67 @@ def not_written(path: Path, error: OSError) -> DiskError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
     do = "make room there, then go on with --resume" if full else "choose a place that can be written to"
     return DiskError(f"{path} cannot be written", why=error.strerror or str(error), do=do)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def content(path: Path) -> bytes:
+    """Return what is in a file; what is none, such as a pipe that nobody writes to, is an OSError."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
+    with path.open("rb") as file:
+        return file.read(_LONGEST)
+
+
+def document(path: Path) -> dict[str, Any]:
+    """Return the object in a file; an empty one if there is none, or none yet."""
+    try:
+        found = parsed(content(path))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def number(value: object) -> float | None:
+    """Return a finite number; None for anything else."""
+    return value if isinstance(value, int | float) and -_LARGEST <= value <= _LARGEST else None  # NaN is not between
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether this is a number of things."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_COUNT
+
+
+def words(value: object) -> str | None:
+    """Return a text; None for anything else."""
+    return value if isinstance(value, str) else None
+
+
+def read_lines(path: Path, key: str = "step") -> list[dict[str, Any]]:
+    """Return the lines of a file that are whole and have a count as their key; none if there is no file."""
+    return [line for _, line in _whole_lines(path, key)]
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Cut off the lines of later steps, and whatever was being written when the run ended."""
+    if path.exists():
+        kept = "".join(f"{text}\n" for text, line in _whole_lines(path, "step") if line["step"] <= step)
+        if kept.encode() != path.read_bytes():
+            write_atomically(path, kept)
+
+
+def line_of(text: str | bytes, key: str) -> dict[str, Any] | None:
+    """Return the object in a line; None if it was cut short by the end of its run, or is none of ours."""
+    try:
+        line = parsed(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and is_count(line.get(key)) else None
+
+
+def _whole_lines(path: Path, key: str) -> list[tuple[str, dict[str, Any]]]:
+    if not path.is_file():  # nor a pipe that nobody writes to
+        return []
+    lines = ((text, line_of(text, key)) for text in path.read_text(errors="replace").split("\n"))
+    return [(text, line) for text, line in lines if line is not None]
