@@ -84,6 +84,10 @@ class Copy:
             said = subprocess.run(command, env=env, cwd="/", check=True, capture_output=True, text=True).stdout.strip()
             if Path(said) != self.folder / SOURCE / "__init__.py":
                 raise RuntimeError(f"the copy {self.folder} imports {said}")
+        for program in ("pytest", "manyarms"):
+            first = (self.folder / ".venv/bin" / program).read_text().partition("\n")[0]
+            if not first.startswith(f"#!{self.folder / '.venv/bin'}/"):
+                raise RuntimeError(f"{program} of the copy {self.folder} is run by {first}")
 
     @contextlib.contextmanager
     def edited(self, edit: Edit | None) -> Iterator[None]:
@@ -110,9 +114,10 @@ def _copy_script(path: Path, target: Path) -> None:
     """Copy a program, to run with the interpreter beside it; what is no script becomes a link."""
     if target.exists() or target.is_symlink():
         return
-    head = f"#!{path.parent}/python".encode()
+    heads = {f"#!{folder}/python".encode() for folder in (path.parent, path.parent.resolve())}
     content = path.read_bytes() if path.stat().st_size < 1 << 20 else b""
-    if not content.startswith(head):
+    head = next(filter(content.startswith, heads), None)
+    if head is None:
         target.symlink_to(path)
         return
     target.write_bytes(content.replace(head, f"#!{target.parent}/python".encode(), 1))

@@ -120,7 +120,7 @@ def write_live(
         "host": "here",
         "simulator": "tabletop",
         "written": time.time(),
-        "interval": 1.0,
+        "interval": 60.0,  # else a browser that is slow to start would find it silent
         "closed": closed,
         "rows": list(told),
         "sheet": {"file": f"{name}.jpg", "columns": columns, "width": 96, "height": 96, "written": time.time()},

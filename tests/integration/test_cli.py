@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from conftest import environment
+from endings import eventually
 from manyarms.cli import bench, demo
 from manyarms.cli.options import parse_pairs
 from training import wait_for
@@ -162,10 +162,13 @@ def test_ctrl_c_shows_what_was_measured_and_leaves_no_worker(tmp_path: Path) -> 
         cwd=tmp_path,
         env=env,
     )
-    deadline = time.monotonic() + 300
-    while len(psutil.Process(process.pid).children(recursive=True)) < 10 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(4)  # eight workers, their nursery and the keeper are there; give them time to make some steps
+
+    def has_made_steps() -> bool:
+        """A worker sleeps before every step, and in that of row 0: here some hundreds of times."""
+        workers = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "arm-0"]
+        return any(worker.num_ctx_switches().voluntary > 300 for worker in workers)
+
+    assert eventually(has_made_steps)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 
 import manyarms
 from conftest import environment
+from endings import alive, eventually
 from manyarms.errors import ConfigError, StartError
 from manyarms.vector import display, xauthority
 from manyarms.vector.display import DisplayConfig, Displays
@@ -70,14 +71,6 @@ def servers_of(folder: Path) -> list[psutil.Process]:
             if process.name() == "Xvfb" and str(folder) in " ".join(process.cmdline()):
                 found.append(process)
     return found
-
-
-def eventually(true: Callable[[], bool]) -> bool:
-    """Wait for what the keeper does when it gets round to it."""
-    deadline = time.monotonic() + 300
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return true()
 
 
 # -- Xvfb -----------------------------------------------------------------------------------------------------------
@@ -267,7 +260,7 @@ def test_nothing_is_left_however_the_main_process_goes(
     process.stdin.close()
     process.wait(timeout=600)
     process.stdout.close()
-    assert eventually(lambda: not any(running(pid) for pid in [*servers, *workers]))
+    assert eventually(lambda: not any(map(alive, [*servers, *workers])))
     assert eventually(lambda: remaining(files) == [])
     assert eventually(lambda: list(tmp_path.iterdir()) == [])
 
@@ -288,13 +281,6 @@ def test_nothing_is_left_of_displays_that_were_just_starting(tmp_path: Path) -> 
 
 def stale_sockets() -> list[Path]:
     return [path for path in SOCKETS.glob("X*") if knock(f":{path.name[1:]}", [], 10.0) == "Connection refused"]
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @needs_xvfb

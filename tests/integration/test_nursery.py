@@ -154,6 +154,7 @@ def test_a_nursery_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_p
         os.kill(envs.worker_pids[1], signal.SIGSEGV)
         envs.step(IDLE)
         assert "was killed by SIGSEGV" in str(envs.failures[1])
+        monkeypatch.undo()  # or its end, too, would be waited for no longer than that
     assert not psutil.pid_exists(parent)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 import manyarms
 from conftest import environment
+from endings import alive, wait_until_gone
 from manyarms.doctor.examination import ask
 from manyarms.vector.config import SimulatorConfig
 from manyarms.vector.egl import drawing_failure
@@ -26,24 +26,6 @@ from standins import beget
 WAYS = ["program", "program without variables", "fork"]
 METHODS = ["forkserver", "spawn"]
 IDLE = np.zeros((2, 1), np.float32)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    """A killed process is gone when the kernel has got round to it."""
-    deadline = time.monotonic() + 60
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    left = [pid for pid in pids if alive(pid)]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert left == []
 
 
 def children_of(envs: manyarms.VectorEnv) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 
 import manyarms
 from conftest import environment
+from endings import wait_until_gone
 from manyarms import EpisodeId
 from manyarms.errors import StartError, WorkerDied, WorkerTimeout
 from standins import Misbehaving
@@ -356,24 +358,6 @@ SCRIPT = """
 """
 
 
-def workers_left(pids: list[int]) -> list[int]:
-    def alive(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    return [pid for pid in pids if alive(pid)]
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    """A killed process is gone when the kernel has got round to it."""
-    deadline = time.monotonic() + 300
-    while workers_left(pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert workers_left(pids) == []
-
-
 @pytest.mark.parametrize(
     ("what", "signals"),
     [
@@ -469,11 +453,20 @@ def test_a_worker_in_deep_sleep_is_replaced_with_all_it_started() -> None:
     with manyarms.make_vec("standins:Stuck", 2, step_timeout=0.5) as envs:
         envs.reset(seed=0)
         stuck = envs.worker_pids[0]
-        threading.Timer(0.3, lambda: children.extend(psutil.Process(stuck).children())).start()
+
+        def look() -> None:
+            while not children and not envs.failures:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    children.extend(psutil.Process(stuck).children())
+                time.sleep(0.005)
+
+        looking = threading.Thread(target=look)
+        looking.start()
         _, rewards, _, truncated, infos = envs.step(np.array([[1], [0]], np.float32))
         assert truncated.tolist() == [True, False]
         assert rewards[1] == 1.0
         assert "state D" in infos["failure"][0]
         envs.step(np.zeros((2, 1), np.float32))
+        looking.join()
         assert len(children) == 1
         wait_until_gone([stuck, children[0].pid])

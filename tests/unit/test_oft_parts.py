@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer
 from torch import nn
 
 from manyarms.errors import ConfigError
@@ -69,7 +70,7 @@ def test_images_can_be_turned_upside_down_without_swapping_channels() -> None:
 def test_a_prompt_is_the_sentence_of_training_between_bos_and_the_empty_token(tmp_path: Path) -> None:
     prompts = Prompts(with_tokenizer(tmp_path), bos=1, vocabulary=32064)
     ids = prompts("Open the Drawer")
-    letters = {i: token for token, i in prompts._tokenizer.get_vocab().items()}
+    letters = {i: token for token, i in Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab().items()}
     text = "".join(letters[i] for i in ids[1:-1]).replace("Ġ", " ").replace("Ċ", "\n")
     assert text == "In: What action should the robot take to open the drawer?\nOut:"
     assert (ids[0], ids[-1]) == (1, 29871)
