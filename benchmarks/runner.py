@@ -159,9 +159,8 @@ def measure(num_envs: int, config: RunnerBenchmark, source: Path) -> dict[str, f
     """Measure a version of manyarms in a process of its own."""
     words = [sys.executable, __file__, "--rows", str(num_envs), "--seconds", str(config.seconds), "--once"]
     words += ["--images" if config.images else "--no-images"]
-    found = subprocess.run(
-        words, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(source.absolute())}
-    )
+    path = os.pathsep.join(filter(None, [str(source.absolute()), os.environ.get("PYTHONPATH")]))
+    found = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
     return json.loads(found.stdout)
 
 

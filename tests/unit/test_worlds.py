@@ -82,6 +82,9 @@ class Several(Worlds):
     def all_set(self, mask: Any) -> bool:
         return self._waits and bool(mask.all())
 
+    def solve(self, matrices: Any, columns: Any) -> Any:
+        return self.xp.linalg.solve(matrices, columns)
+
     def largest(self, values: Any) -> Any:
         return self.xp.amax(values, axis=1, keepdims=True)
 

@@ -84,7 +84,7 @@ class Kinematics:
             # Δq = rest + Jᵀ (J Jᵀ + λ² I)⁻¹ (error - J rest)
             transposed = jacobian.swapaxes(1, 2)
             missing = error[:, :, None] - jacobian @ rest[:, :, None]
-            solution = xp.linalg.solve(jacobian @ transposed + self._damping, missing)
+            solution = worlds.solve(jacobian @ transposed + self._damping, missing)
             change = rest + (transposed @ solution)[:, :, 0]
             step = change * (self._longest_step / xp.maximum(worlds.largest(abs(change)), self._longest_step))
             joints = xp.where(near, joints, worlds.clip(joints + step, self._low, self._high))

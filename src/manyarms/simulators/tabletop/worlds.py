@@ -154,6 +154,10 @@ class Worlds(ABC):
         return self.xp.minimum(self.xp.maximum(values, low), high)
 
     @abstractmethod
+    def solve(self, matrices: Array, columns: Array) -> Array:
+        """Solve linear equations without waiting for a device: [N, K, K] and [N, K, 1] to [N, K, 1]."""
+
+    @abstractmethod
     def largest(self, values: Array) -> Array:
         """Return the largest of each row: [N, K] to [N, 1]."""
 
@@ -240,6 +244,9 @@ class BatchOfOne(Worlds):
     def advance(self, busy: Optional[Array] = None) -> None:
         if busy is None or busy.item():
             self._world.advance()
+
+    def solve(self, matrices: Array, columns: Array) -> Array:
+        return np.linalg.solve(matrices, columns)
 
     def largest(self, values: Array) -> Array:
         return values.max(1, keepdims=True)
