@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import manyarms
+from manyarms import EpisodeId
 from manyarms.errors import (
     ActionError,
     ConfigError,
@@ -252,6 +253,22 @@ def test_numbers_of_numpys_are_taken(tmp_path: Path) -> None:
     settings: Any = {"episodes": np.int64(1), "num_envs": np.int32(1)}
     played = manyarms.evaluate("gym/CartPole-v1", out=tmp_path / "one", **settings)
     assert len(played.results) == 1
+
+
+def test_what_is_no_name_is_refused_and_harms_no_worker() -> None:
+    with manyarms.make_vec("standins:Walker", 2, cameras=[]) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(ConfigError, match="a task is called by its name, got 5"):
+            envs.begin([0], EpisodeId(task=5))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="a task is called by its name, got 5"):
+            envs.reset(options={"tasks": [5, "near"]})
+        with pytest.raises(ConfigError, match="options of a reset are a dict, got 3"):
+            envs.reset(options=3)  # type: ignore[arg-type]
+        for call in (envs.call, envs.get_attr):
+            with pytest.raises(ConfigError, match="called by its name, got 5"):
+                call(5)  # type: ignore[operator]
+        envs.reset(options={"tasks": np.array(["near", "far"])})
+        assert envs.failures == []
 
 
 def test_a_function_that_no_other_process_can_find_is_refused() -> None:

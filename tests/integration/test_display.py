@@ -331,7 +331,8 @@ def test_an_xvfb_that_does_not_start_is_explained(
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_settings_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    name = "display" if "backend" in wrong else next(iter(wrong))
+    with pytest.raises(ConfigError, match=f"{name} is {next(iter(wrong.values()))!r}"):
         DisplayConfig(**wrong)
 
 

@@ -21,7 +21,10 @@ from manyarms.algorithms import find_algorithm
 from manyarms.learning.settings import load
 from manyarms.learning.training import train
 from manyarms.reporting.lerobot import write_dataset
+from manyarms.policies.statistics import load_lerobot_stats
 from manyarms.reporting.recording import Recording
+from manyarms.reporting.report import write_report
+from manyarms.reporting.watched import WatchedRun
 
 CONFIGS = sorted(path.name for path in (today.DATA / "configs").glob("*.yaml"))
 
@@ -89,6 +92,32 @@ def test_an_evaluation_that_was_cut_short_is_finished_to_the_same_results(folder
     assert len(lines(log)) == len(whole) == 4
     for found, wanted in zip(lines(log), whole, strict=True):
         assert_alike(found, wanted)
+
+
+@pytest.mark.parametrize("name", today.RUNS)
+def test_a_run_is_reported_and_watched(name: str, folder: Path) -> None:
+    run = folder / "runs" / name
+    page = write_report(run).read_text()
+    assert f"<title>{name}: training report</title>" in page
+    assert page.count("<svg") > 1, "success, and what it learnt"
+    state = WatchedRun(run).state()
+    assert (state["kind"], state["phase"], state["done"]) == ("training", "finished", today.UPDATES)
+    assert state["judged"] == max(line["step"] for line in lines(run / "evaluations.jsonl"))
+
+
+def test_an_evaluation_is_watched(folder: Path) -> None:
+    state = WatchedRun(folder / "evaluation").state()
+    assert (state["kind"], state["phase"], state["done"], state["policy"]) == (
+        *("evaluation", "finished", 4),
+        f"runs/mlp_ppo/checkpoints/global_step_{today.KEPT}",
+    )
+
+
+def test_statistics_of_a_dataset_are_read(folder: Path) -> None:
+    found = load_lerobot_stats(folder / "dataset")
+    known = json.loads((folder / "dataset" / "meta" / "stats.json").read_text())
+    mean, std = found["action"].need("mean", "std")
+    assert (mean.tolist(), std.tolist()) == (known["action"]["mean"], known["action"]["std"])
 
 
 def test_a_recording_is_replayed_bit_for_bit() -> None:

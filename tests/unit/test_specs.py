@@ -16,21 +16,21 @@ ACTION = {"": Field((2,), "float32", -1.0, 1.0)}
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "says"),
     [
-        lambda: Field((-1,)),
-        lambda: Field((), "O"),
-        lambda: Field((), "complex64"),
-        lambda: Field((), "float32", space="sphere"),
-        lambda: Field((2, 2), ragged=True),
-        lambda: Spec({}, ACTION),
-        lambda: Spec({"a": Field()}, {}),
-        lambda: Spec({"": Field(), "a": Field()}, ACTION),
-        lambda: Spec({"a": Field()}, {"a": Field((3,), ragged=True)}),
+        (lambda: Field((-1,)), "negative size"),
+        (lambda: Field((), "O"), "dtype 'O' cannot live in shared memory"),
+        (lambda: Field((), "complex64"), "dtype 'c8' cannot live in shared memory"),
+        (lambda: Field((), "float32", space="sphere"), "'sphere' is not one of box"),
+        (lambda: Field((2, 2), ragged=True), "only one-dimensional fields"),
+        (lambda: Spec({}, ACTION), "at least one observation field"),
+        (lambda: Spec({"a": Field()}, {}), "at least one action field"),
+        (lambda: Spec({"": Field(), "a": Field()}, ACTION), "the unnamed field must be the only one"),
+        (lambda: Spec({"a": Field()}, {"a": Field((3,), ragged=True)}), "action fields cannot be ragged"),
     ],
 )
-def test_a_spec_that_contradicts_itself_is_refused(wrong: Any) -> None:
-    with pytest.raises(SpecError):
+def test_a_spec_that_contradicts_itself_is_refused(wrong: Any, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
         wrong()
 
 

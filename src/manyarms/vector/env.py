@@ -112,6 +112,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._uncertain = True
         if self._engine.in_flight:
             self._engine.abandon()
+        if not isinstance(options, Mapping | None):
+            raise ConfigError(f"options of a reset are a dict, got {options!r:.100}")
         options = dict(options or {})
         rows = masked_rows(options.pop("reset_mask", None), self.num_envs)
         tasks = one_per_row("tasks", options.pop("tasks", None), self.num_envs)
@@ -413,5 +415,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def _call(self, rows: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         self._check_open()
+        if not isinstance(method, str):
+            raise ConfigError(f"a method or an attribute is called by its name, got {method!r:.100}")
         payloads = [encode({"method": method, "args": a, "kwargs": dict(kwargs)}) for a in args]
         return tuple(self._engine.call([int(row) for row in rows], payloads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyarms.errors import RowStateError
+from manyarms.errors import ConfigError, RowStateError
 from manyarms.vector.engine import Engine
 from manyarms.vector.groups import LIVE
 from manyarms.vector.spaces import MergedSpec
@@ -50,4 +50,7 @@ class Resets:
 
 def start(task: Any = None, seed: int | None = None, init_state: Any = None, options: Any = None) -> dict[str, Any]:
     """Return how an episode begins, as it travels to a worker."""
+    if not isinstance(task, str | None):
+        raise ConfigError(f"a task is called by its name, got {task!r:.100}")
+    task = None if task is None else str(task)  # one of NumPy's is none on the way
     return {"task": task, "seed": seed, "init_state": init_state, "options": options}

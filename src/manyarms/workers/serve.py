@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 #: Commands are a byte or two; a buffer no larger than this is cheap to allocate. Payloads are read as they come.
 _READ_SIZE = 256
 
+#: The commands that a row may be sent, and those that the rows of a lock-step group may be sent together.
+_OF_ROWS = (w.STEP, w.RESET, w.CALL)
+_OF_GROUPS = (w.NOTHING, w.STEP, w.RESET)
+
 
 serving = False
 """Whether this process is a worker."""
@@ -201,10 +205,12 @@ class Worker:
         while position < len(rung):
             byte = rung[position]
             position += 1
-            rows = self.ports if byte == wire.GROUP and self.group is not None else self.ports[byte : byte + 1]
+            together = byte == wire.GROUP and self.group is not None
+            rows = self.ports if together else self.ports[byte : byte + 1]
+            allowed = _OF_ROWS if self.group is None else _OF_GROUPS if together else (w.CALL,)
             if not rows:
                 raise wire.Unreadable("there is no row %d here" % byte)
-            payloads: List[bytes] = []
+            requests: List[Optional[Dict[str, Any]]] = []
             for port in rows:
                 # What follows the byte is this command's payload; it may not have arrived yet.
                 size = port.control[w.PAYLOAD]
@@ -213,13 +219,13 @@ class Worker:
                 missing = size - (len(rung) - position)
                 if missing > 0:
                     rung += read_exactly(self.command_fd, missing)
-                payloads.append(rung[position : position + size])
+                requests.append(_request(port.control[w.COMMAND], allowed, rung[position : position + size]))
                 position += size
             asked = [port for port in rows if port.control[w.COMMAND] != w.NOTHING]
-            if byte == wire.GROUP:
-                self._guard(asked, self._run_group, payloads)
-            else:
-                self._guard(asked, self._run_row, byte, payloads[0])
+            if not together:
+                self._guard(asked, self._run_row, byte, requests[0])
+            elif asked:
+                self._guard(asked, self._run_group, requests)
             done += asked
         for port in done:
             port.control[w.DONE] = port.control[w.SEQUENCE]
@@ -246,27 +252,34 @@ class Worker:
             port.begin_report()
             port.report_failure(description)
 
-    def _run_group(self, payloads: Sequence[bytes]) -> None:
+    def _run_group(self, requests: Sequence[Optional[Dict[str, Any]]]) -> None:
         from ..simulators.base import Start
 
-        resets = [i for i, port in enumerate(self.ports) if port.control[w.COMMAND] == w.RESET]
-        self.group.run({i: Start(**check(wire.decode(payloads[i]), "reset")) for i in resets})
+        self.group.run({i: Start(**request) for i, request in enumerate(requests) if request is not None})
 
-    def _run_row(self, index: int, payload: bytes) -> None:
-        command = self.ports[index].control[w.COMMAND]
-        if self.group is not None:
-            self.group.call(index, **check(wire.decode(payload), "call"))
-        elif command == w.STEP:
+    def _run_row(self, index: int, request: Optional[Dict[str, Any]]) -> None:
+        if request is None:
             self.runners[index].step()
-        elif command == w.RESET:
-            self.runners[index].reset(check(wire.decode(payload), "reset"))
+        elif "method" not in request:
+            self.runners[index].reset(request)
+        elif self.group is None:
+            self.runners[index].call(**request)
         else:
-            self.runners[index].call(**check(wire.decode(payload), "call"))
+            self.group.call(index, **request)
 
     def close(self) -> None:
         """Close every simulator."""
         for simulator in self.simulators:
             simulator.close()
+
+
+def _request(command: int, allowed: Sequence[int], payload: bytes) -> Optional[Dict[str, Any]]:
+    """Return what comes with a command: nothing with a step."""
+    if command not in allowed:
+        raise wire.Unreadable("there is no command %d here" % command)
+    if command not in (w.RESET, w.CALL):
+        return None
+    return check(wire.decode(payload), "reset" if command == w.RESET else "call")
 
 
 def _give_way() -> Callable[[], None]:
