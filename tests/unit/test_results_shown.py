@@ -26,6 +26,7 @@ from manyarms.cli.train import TrainPlan
 from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
 from manyarms.reporting import console
+from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.charts import PERCENT, Bar, Bars, Curve, Lines, Plot
 from manyarms.reporting.console import Shown, Table
 from manyarms.reporting.results import EpisodeResult, wilson
@@ -236,6 +237,24 @@ def test_settings_of_a_run_may_be_numpys() -> None:
 @pytest.mark.parametrize("name", sorted(set(manyarms.__all__) - {"__version__"}))
 def test_every_name_tells_what_it_is(name: str) -> None:
     assert getattr(manyarms, name).__doc__
+
+
+@pytest.mark.parametrize(
+    ("measured", "says"),
+    [
+        ({"actor/approx_kl": 0.0125, "actor/pg_clipfrac": 0.5}, "KL 0.0125, clipped 0.50"),
+        ({"actor/loss": 0.25, "actor/own_loss": 0.125}, "loss 0.2500"),
+    ],
+    ids=["ratios", "an own loss"],
+)
+def test_the_table_of_a_run_shows_what_its_algorithm_measures(
+    measured: dict[str, float], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    names = ("env/return", "env/episode_len", "throughput/env_steps_total", "throughput/env_steps_per_s")
+    with TrainingBoard(3) as board:
+        board.updated(1, {**dict.fromkeys(names, 1.0), **measured})
+    assert says in re.sub(r"\x1b\[[0-9;?]*\w", "", capsys.readouterr().err)
 
 
 def test_brackets_are_shown_in_a_terminal_too(
