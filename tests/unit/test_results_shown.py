@@ -26,9 +26,9 @@ from manyarms.cli.train import TrainPlan
 from manyarms.errors import ConfigError, UnknownName
 from manyarms.learning.loop import TrainResult
 from manyarms.reporting import console
-from manyarms.reporting.board import TrainingBoard
 from manyarms.reporting.charts import PERCENT, Bar, Bars, Curve, Lines, Plot
 from manyarms.reporting.console import Shown, Table
+from manyarms.reporting.progress import TrainingBoard
 from manyarms.reporting.results import EpisodeResult, wilson
 from manyarms.reporting.video import Video
 from manyarms.simulators.about import absent, fault, ok

@@ -30,10 +30,6 @@ def _alike(rooms: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
     )
 
 
-def _fits(room: Array, array: Array, count: int) -> bool:
-    return isinstance(room, np.ndarray) and room.shape == (count, *array.shape[1:]) and room.dtype == array.dtype
-
-
 class Decisions:
     """What was seen and chosen, by the number of the decision, in segments that live as long as somebody needs them.
 
@@ -44,8 +40,8 @@ class Decisions:
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows
         self._segments: deque[Segment] = deque([Segment(0, 0)])
-        self._rooms: list[dict[str, Array]] = []
-        """Observations of all segments so far: those that nobody holds any more are written over."""
+        self._pool: list[np.ndarray] = []
+        """Arrays of all segments that are needed, and of those before: what nobody holds any more is written over."""
 
     def look(self, fields: Mapping[str, Array], rows: np.ndarray, oldest: int | None) -> dict[str, Array]:
         """Copy what rows show to where the next decisions will be; `oldest` is the first that any row still needs."""
@@ -67,22 +63,21 @@ class Decisions:
             self._segments.popleft()
         size = sum(array[:1].nbytes for array in fields.values())
         room = max(_DECISIONS_PER_ROW * self._num_rows, min(_SEGMENT_BYTES // max(size, 1), _MOST_DECISIONS))
-        segment = Segment(first, room, observations=self._room(fields, room))
+        segment = Segment(first, room, observations={name: self._empty(array, room) for name, array in fields.items()})
         self._segments.append(segment)
         return segment
 
-    def _room(self, fields: Mapping[str, Array], room: int) -> dict[str, Array]:
-        """Return room for observations: what was used before and is free again, for memory is slow when it is new."""
-        for used in self._rooms:
-            # Held by this list, by `used` and for the call itself; a view holds the array that it is of.
-            if getrefcount(used) == 3 and all(getrefcount(used[name]) == 2 for name in used):
-                if used.keys() == fields.keys() and all(_fits(used[name], fields[name], room) for name in used):
-                    return used
-                self._rooms.remove(used)
-                break
-        made = {name: empty(array, room) for name, array in fields.items()}
-        self._rooms.append(made)
-        return made
+    def _empty(self, like: Array, count: int) -> Array:
+        """Return room for rows like those of an array; memory is slow when it is new, so it is used again."""
+        if not isinstance(like, np.ndarray):
+            return empty(like, count)  # PyTorch does the same
+        for array in self._pool:
+            is_like = array.shape == (count, *like.shape[1:]) and array.dtype == like.dtype
+            # Held by the pool, by `array` and for the call itself; a view holds the array that it is of.
+            if is_like and getrefcount(array) == 3:
+                return array
+        self._pool.append(empty(like, count))
+        return self._pool[-1]
 
     def add(self, chunk: ActionChunk) -> int:
         """Keep what was chosen at what was looked at last; return the number of the first of these decisions."""
@@ -95,7 +90,7 @@ class Decisions:
         for rooms, arrays in ((segment.actions, chunk.actions), (segment.extras, chunk.extras)):
             for name, array in arrays.items():
                 if name not in rooms:
-                    rooms[name] = empty(array, segment.room)
+                    rooms[name] = self._empty(array, segment.room)
                 rooms[name][segment.used : segment.used + count] = array
         number = segment.first + segment.used
         segment.used += count
