@@ -266,6 +266,9 @@ def test_figures_of_the_readmes_are_those_of_the_benchmark(monkeypatch: pytest.M
     report = importlib.import_module("report")
     found = json.loads((REPOSITORY / "docs/benchmarks/vector.json").read_text())
     assert (REPOSITORY / "docs/benchmarks/vector.md").read_text() == report.markdown(found)
+    algorithms = load_file(str(REPOSITORY / "benchmarks/algorithms.py"))
+    runs = algorithms.by_algorithm(json.loads((REPOSITORY / "docs/results/algorithms.json").read_text())["runs"])
+    assert (REPOSITORY / "docs/results/algorithms.md").read_text() == algorithms.page(runs)
     libero = load_file(str(REPOSITORY / "benchmarks/libero.py"))  # not by its name, which is LIBERO's own
     found = json.loads((REPOSITORY / "docs/benchmarks/libero.json").read_text())
     assert (REPOSITORY / "docs/benchmarks/libero.md").read_text() == libero.markdown(found), "libero.py --no-measure"
