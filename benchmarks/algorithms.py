@@ -57,17 +57,17 @@ class Entry:
 
 
 ALGORITHMS = {
-    "gae": Entry("PPO", 130, _CRITIC),
-    "grpo": Entry("GRPO", 96, (*_RATIO, "algorithm.group_size=8")),
-    "dapo": Entry("DAPO", 82, ("algorithm.target_kl=0.05", "algorithm.group_size=8")),
-    "reinforce_pp": Entry("REINFORCE++", 114, (*_RATIO, "algorithm.gamma=0.95")),
+    "gae": Entry("PPO", 92, _CRITIC),
+    "grpo": Entry("GRPO", 90, (*_RATIO, "algorithm.group_size=8")),
+    "dapo": Entry("DAPO", 78, ("algorithm.target_kl=0.05", "algorithm.group_size=8")),
+    "reinforce_pp": Entry("REINFORCE++", 96, (*_RATIO, "algorithm.gamma=0.95")),
     "decoupled_ppo": Entry(
         "decoupled PPO",
         114,
         (*_CRITIC, "cluster.component_placement.env,rollout=0", "cluster.component_placement.actor=1"),
         needs_ray=True,
     ),
-    "rwfm": Entry("RWFM", 138, ("algorithm.gamma=0.9",)),
+    "rwfm": Entry("RWFM", 106, ("algorithm.gamma=0.9",)),
 }
 
 
