@@ -18,8 +18,8 @@ import today
 from manyarms import cli
 from manyarms.learning.settings import load
 from manyarms.learning.training import train
-from manyarms.reporting.lerobot import write_dataset
 from manyarms.policies.statistics import load_lerobot_stats
+from manyarms.reporting.lerobot import write_dataset
 from manyarms.reporting.recording import Recording
 from manyarms.reporting.report import write_report
 from manyarms.reporting.watched import WatchedRun
