@@ -53,6 +53,11 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, own))}
 
 
+def away_from_the_tree() -> dict[str, str]:
+    """Return the environment of a process that is to import what is installed, wherever the tree is looked for."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 #: Types of models that there are golden tests for.
 _GOLDEN_KINDS = ("pi0", "openvla")
 

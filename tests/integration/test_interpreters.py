@@ -15,6 +15,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import interpreters
 import manyarms
+from conftest import away_from_the_tree
 from manyarms.errors import UnknownName
 from manyarms.testing import CHECKS, Subject
 
@@ -157,7 +158,8 @@ def test_workers_run_from_an_installed_wheel_in_any_interpreter(installed: Path,
     (tmp_path / "script.py").write_text(SCRIPT)
     pythons = ["", *(str(interpreters.environment(version) / "bin/python") for version in ENDS)]
     command = [str(installed), "script.py", *pythons]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    options: Any = {"cwd": tmp_path, "env": away_from_the_tree(), "capture_output": True, "text": True}
+    done = subprocess.run(command, timeout=600, check=False, **options)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(pythons) + 1

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from conftest import REPOSITORY, away_from_the_tree
 
 pytestmark = [pytest.mark.slow]
 
@@ -38,10 +39,11 @@ def test_the_wheel_alone_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     away = tmp_path / "elsewhere"
     away.mkdir()
     demo = [python.with_name("manyarms"), "demo", "--seconds", "0.3", "--num-envs", "2", "--steps", "8"]
-    done = subprocess.run(demo, cwd=away, capture_output=True, text=True, check=False)
+    options: Any = {"cwd": away, "env": away_from_the_tree(), "capture_output": True, "text": True}
+    done = subprocess.run(demo, check=False, **options)
     assert done.returncode == 0, done.stderr
     assert "manyarms step_chunk, 16 actions" in done.stdout
     assert next((away / "demo").glob("many-arms*.mp4")).stat().st_size > 1000
     assert "training is left out: it needs torch" in done.stderr
     where = [python, "-c", "import manyarms; print(manyarms.__file__)"]
-    assert str(tmp_path) in subprocess.run(where, cwd=away, capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) in subprocess.run(where, check=True, **options).stdout
