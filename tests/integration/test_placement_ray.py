@@ -280,7 +280,7 @@ def test_what_goes_wrong_in_another_process_is_told_as_if_it_were_here(tmp_path:
     placed = [*HYBRID[:2], f"{PLACED}actor=0"]
     with pytest.raises(StartError, match="No module named 'nowhere'"):
         run(tmp_path, *placed, "env.train.simulator=nowhere:Walker")
-    with pytest.raises(ConfigError, match="value head"):
+    with pytest.raises(ConfigError, match="add_value_head: true"):
         run(tmp_path, *placed, "actor.model.add_value_head=false")
     with pytest.raises(ConfigError, match="nobody waits"):
         run(tmp_path, *placed, "algorithm.max_staleness=1", "cluster.weight_sync=broadcast")
