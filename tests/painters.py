@@ -19,7 +19,9 @@ COLOURS = ((200, 30, 30), (30, 200, 30), (30, 30, 200), (200, 200, 30), (120, 12
 class Painter(Walker):
     """A walker whose pictures have one colour, chosen by the seed."""
 
-    def __init__(self, task: str = "", side: int = 128, goal: float = 3.0) -> None:
+    def __init__(self, task: str = "", side: int = 128, goal: float = 3.0, built_in: float = 0.0) -> None:
+        """`built_in` is the seconds that it takes to be made."""
+        time.sleep(built_in)
         super().__init__(task, cameras=("front",), goal=goal)
         self.colour = COLOURS[0]
         fields = {**self.spec.observations, "front_rgb": Field((side, side, 3), "uint8", 0, 255, camera="front")}

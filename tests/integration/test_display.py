@@ -159,7 +159,7 @@ def authority_of(pid: int) -> str:
 @needs_xvfb
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_a_display_that_does_not_answer_is_replaced(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyarms.vector.xvfb.PATIENCE", 1.0)
+    monkeypatch.setattr("manyarms.vector.xvfb.PATIENCE", 5.0)
     with Displays(DisplayConfig(), 2) as displays:
         first, second = displays.servers
         files = files_of(first.number)
@@ -172,6 +172,16 @@ def test_a_display_that_does_not_answer_is_replaced(number: signal.Signals, monk
         assert second in displays.servers
         assert remaining(files) == []
         assert not psutil.pid_exists(first.pid)
+
+
+@needs_xvfb
+def test_the_files_of_a_display_that_was_killed_go_with_the_others() -> None:
+    """It could not remove them itself, and nobody has asked for it since."""
+    with Displays(DisplayConfig(), 2) as displays:
+        files = {path: which for server in displays.servers for path, which in files_of(server.number).items()}
+        os.kill(displays.servers[0].pid, signal.SIGKILL)
+    assert len(files) >= 2
+    assert remaining(files) == []
 
 
 @needs_xvfb

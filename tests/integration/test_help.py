@@ -6,14 +6,14 @@ import importlib.util
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from manyarms import cli
-from manyarms.cli.help import guide_of, page
+from manyarms.cli.help import Guide, guide_of, page
 from manyarms.cli.options import parse
 
 RLBENCH = Path(__file__).parents[2] / "examples" / "rlbench"
@@ -57,6 +57,30 @@ def test_help_all_has_every_flag(
     for entry in fields(cli.config_of(command)):
         positional = f"\n  {entry.name.upper()}" in text or "\n  KEY=VALUE" in text or "[SIMULATOR…]" in text
         assert f"--{entry.name.replace('_', '-')}" in text or positional, entry.name
+
+
+@dataclass(frozen=True)
+class Made:
+    """Something to ask for."""
+
+    count: int = 3
+    """How many."""
+    words: tuple[str, ...] = ("a", "b")
+    """What to say."""
+    told: int = 4
+    """How often; default: as often as needed."""
+    forgotten: str = ""
+    """In no group."""
+    guide: ClassVar[Guide] = Guide(groups={"numbers": ("count", "words", "told")})
+
+
+def test_help_tells_defaults_once_and_what_is_in_no_group() -> None:
+    text = page(Made, "made", everything=True)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  --")}
+    assert lines["--count"].endswith("How many. (default: 3)")
+    assert lines["--words"].endswith("What to say. (default: a b)")
+    assert lines["--told"].endswith("How often; default: as often as needed.")
+    assert "\nmore:\n  --forgotten" in text
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -182,6 +182,20 @@ def test_options_that_cannot_be_meant_are_refused(golden: Path, options: dict[st
         policy_of(golden, **{**STATE, **options})
 
 
+def test_of_several_heads_the_one_that_was_trained_longest_is_taken(golden: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "heads"
+    shutil.copytree(golden, folder)
+    first = torch.load(folder / "action_head--1_checkpoint.pt", weights_only=True)
+    for step in (9, 10):
+        torch.save(
+            {name: tensor + step for name, tensor in first.items()}, folder / f"action_head--{step}_checkpoint.pt"
+        )
+    head = OftFolder(folder).action_head()
+    assert head is not None
+    name = next(iter(first))
+    torch.testing.assert_close(head[name.removeprefix("module.")], first[name].float() + 10)
+
+
 def test_another_width_than_the_simulators_is_refused(golden: Path) -> None:
     spec = replace(SPEC, actions={"": Field((8,), "float32", -1.0, 1.0)})
     with pytest.raises(ConfigError, match=r"for 7 numbers, an action here has 8"):
