@@ -252,7 +252,7 @@ def test_prying_all_the_time_while_a_worker_dies_changes_nothing(simulator: str)
     task = None if "/" in simulator else "near"
     episodes = [EpisodeId(task, i) for i in range(6)]
     # A worker that is up again in no time might never be seen to be restarting.
-    options = {} if "/" in simulator else {"built_in": 0.5}
+    options: dict[str, Any] = {} if "/" in simulator else {"built_in": 0.5}
     with manyarms.make_vec(simulator, 2, max_episode_steps=40, action_bounds="clip", **options) as envs:
         runner = Runner(envs, make_policy("random", envs.simulator_spec, {"chunk": 4}))
         assert runner.cameras == ()
